@@ -1,0 +1,106 @@
+/*
+ * config.h — what the YAML file says, checked and complete.
+ *
+ * The file is read once, every mistake is reported in one go with line, finding,
+ * expectation and hint, and only a file without mistakes becomes a struct config.
+ * The table in options.c is the one description of every option: parser, defaults,
+ * `config check`, `config sample`, `--help` and postrider.yaml(5) are made from it.
+ *
+ * Threads: read-only after config_load(), so any thread may read it.
+ * Memory:  the config owns everything it points to, until config_free().
+ */
+#ifndef PR_CONFIG_H
+#define PR_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "core/error.h"
+#include "core/log.h"
+
+struct outbox_config {
+    char *name;
+    int line;
+    char *database; /* connection string of the database that holds postrider.outbox */
+    int64_t retention_us;
+};
+
+struct destination_config {
+    char *name;
+    int line;
+    char *transport; /* "postgres", "file" or "null" */
+    char *database;  /* postgres */
+    char *topic;     /* template: literal text and {aggregate_type} */
+    char *path;      /* file; "-" is stdout */
+    int partitions;
+    int64_t retention_us; /* postgres: how long the log keeps messages */
+};
+
+enum start_at { START_EARLIEST, START_NOW };
+
+struct relay_config {
+    char *name;
+    int line;
+    const struct outbox_config *outbox;
+    const struct destination_config *destination;
+    enum start_at start;
+    int64_t lease_us;
+    int64_t poll_cap_us; /* longest wait between two looks at a quiet outbox */
+};
+
+enum consume_order { ORDER_STREAM, ORDER_LATEST, ORDER_NONE };
+enum first_rule { FIRST_ANY, FIRST_ONE };
+
+struct handler_config {
+    char *event_type;
+    int line;
+    char *sql;
+};
+
+struct consumer_config {
+    char *name;
+    int line;
+    char *database;
+    const struct destination_config *destination; /* from.destination */
+    char *topic;                                  /* from.topic */
+    enum start_at start;                          /* from.start: of a consumer without positions */
+    enum consume_order order;
+    enum first_rule first;
+    struct handler_config *handlers;
+    size_t handler_count;
+    char **ignore; /* event types that advance the stream without a handler */
+    size_t ignore_count;
+    int batch;   /* messages in one transaction at most */
+    char *owner; /* who is asked about its dead letters */
+    int64_t lease_us;
+    int64_t retention_us; /* of dedupe records */
+};
+
+struct config {
+    char *path;
+    struct outbox_config *outboxes;
+    size_t outbox_count;
+    struct destination_config *destinations;
+    size_t destination_count;
+    struct relay_config *relays;
+    size_t relay_count;
+    struct consumer_config *consumers;
+    size_t consumer_count;
+    char *http_listen; /* "127.0.0.1:9187"; NULL: no HTTP server */
+    enum log_level log_level;
+    enum log_format log_format;
+};
+
+/*
+ * Reads and checks the file.  On failure every mistake has been written to
+ * `report`, one line each, as
+ *     postrider.yaml:12: relays.x.outbox: no outbox is named "regs" (did you mean "registrations"?)
+ * and err (code config.invalid, exit 78) counts them.
+ */
+bool config_load(const char *path, FILE *report, struct config **ret, struct error *err)
+    PR_MUSTCHECK;
+void config_free(struct config *config); /* NULL is fine */
+
+#endif
