@@ -5,10 +5,9 @@
 #include "core/error.h"
 
 static void
-add(struct pgparams *p, unsigned type, const char *value, size_t len, int format)
+add(struct pgparams *p, const char *value, size_t len, int format)
 {
     PR_CHECK(p->count < PGPARAMS_MAX);
-    p->types[p->count] = type;
     p->values[p->count] = value;
     p->lengths[p->count] = (int) len;
     p->formats[p->count] = format;
@@ -16,19 +15,19 @@ add(struct pgparams *p, unsigned type, const char *value, size_t len, int format
 }
 
 static void
-add_copy(struct pgparams *p, unsigned type, const struct strbuf *bytes)
+add_copy(struct pgparams *p, const struct strbuf *bytes)
 {
-    add(p, type, arena_dup(p->arena, bytes->data, bytes->len), bytes->len, 1);
+    add(p, arena_dup(p->arena, bytes->data, bytes->len), bytes->len, 1);
 }
 
 static void
-add_integer(struct pgparams *p, unsigned type, uint64_t value, int bytes)
+add_integer(struct pgparams *p, uint64_t value, int bytes)
 {
     char *at = arena_alloc(p->arena, 8);
 
     for (int i = 0; i < bytes; i++)
         at[i] = (char) (value >> (8 * (bytes - 1 - i)));
-    add(p, type, at, (size_t) bytes, 1);
+    add(p, at, (size_t) bytes, 1);
 }
 
 void
@@ -40,43 +39,37 @@ pgparams_binary(struct pgparams *p)
 void
 pgparams_text(struct pgparams *p, const char *text)
 {
-    pgparams_typed_text(p, PG_UNKNOWN, text);
-}
-
-void
-pgparams_typed_text(struct pgparams *p, unsigned type, const char *text)
-{
-    add(p, type, text, 0, 0);
+    add(p, text, 0, 0);
 }
 
 void
 pgparams_i64(struct pgparams *p, int64_t value)
 {
-    add_integer(p, PG_INT8, (uint64_t) value, 8);
+    add_integer(p, (uint64_t) value, 8);
 }
 
 void
 pgparams_i32(struct pgparams *p, int32_t value)
 {
-    add_integer(p, PG_INT4, (uint64_t) value, 4);
+    add_integer(p, (uint64_t) value, 4);
 }
 
 void
 pgparams_i16(struct pgparams *p, int16_t value)
 {
-    add_integer(p, PG_INT2, (uint64_t) value, 2);
+    add_integer(p, (uint64_t) value, 2);
 }
 
 void
 pgparams_uuid(struct pgparams *p, const struct uuid *id)
 {
-    add(p, PG_UUID, arena_dup(p->arena, id->b, sizeof(id->b)), sizeof(id->b), 1);
+    add(p, arena_dup(p->arena, id->b, sizeof(id->b)), sizeof(id->b), 1);
 }
 
 void
 pgparams_bytes(struct pgparams *p, const void *data, size_t len)
 {
-    add(p, PG_BYTEA, data, len, 1);
+    add(p, data, len, 1);
 }
 
 void
@@ -177,12 +170,12 @@ pgarray_append_field(struct strbuf *out, const struct pgarray *a)
 }
 
 void
-pgparams_array(struct pgparams *p, unsigned array, const struct pgarray *a)
+pgparams_array(struct pgparams *p, const struct pgarray *a)
 {
     struct strbuf whole = {0};
 
     append_header(&whole, a);
     strbuf_add(&whole, a->data.data, a->data.len);
-    add_copy(p, array, &whole);
+    add_copy(p, &whole);
     strbuf_release(&whole);
 }

@@ -1,6 +1,8 @@
 /*
- * pgparams.h — typed parameters of a statement, and arrays in PostgreSQL's binary
- * format: a whole batch travels as a handful of parameters.
+ * pgparams.h — parameters of a statement, and arrays in PostgreSQL's binary format: a
+ * whole batch travels as a handful of parameters.  Types are told in the SQL: every
+ * parameter stands with a cast there (`$1::bigint`), so that what we send in binary
+ * cannot be taken for something else.
  *
  * Threads: the owner's.
  * Memory:  values are copied into the arena given, or lent where a function says so.
@@ -16,26 +18,16 @@
 #include "core/strbuf.h"
 #include "core/uuid.h"
 
-/* Type numbers of pg_type; fixed since these types exist. */
+/* Type numbers of pg_type, for the elements of arrays; fixed since these types exist. */
 enum pg_type {
-    PG_UNKNOWN = 0, /* the server infers it */
-    PG_BOOL = 16,
     PG_BYTEA = 17,
     PG_CHAR = 18,
     PG_INT8 = 20,
     PG_INT2 = 21,
     PG_INT4 = 23,
     PG_TEXT = 25,
-    PG_BYTEA_ARRAY = 1001,
-    PG_CHAR_ARRAY = 1002,
-    PG_INT2_ARRAY = 1005,
-    PG_INT4_ARRAY = 1007,
-    PG_TEXT_ARRAY = 1009,
-    PG_INT8_ARRAY = 1016,
     PG_TIMESTAMPTZ = 1184,
-    PG_TIMESTAMPTZ_ARRAY = 1185,
     PG_UUID = 2950,
-    PG_UUID_ARRAY = 2951,
 };
 
 enum { PGPARAMS_MAX = 32 };
@@ -44,15 +36,13 @@ struct pgparams {
     struct arena *arena;
     bool binary_result;
     int count;
-    unsigned types[PGPARAMS_MAX];
     const char *values[PGPARAMS_MAX];
     int lengths[PGPARAMS_MAX];
     int formats[PGPARAMS_MAX];
 };
 
 void pgparams_binary(struct pgparams *p);                 /* results in binary format */
-void pgparams_text(struct pgparams *p, const char *text); /* lent; NULL is null; type inferred */
-void pgparams_typed_text(struct pgparams *p, unsigned type, const char *text); /* lent */
+void pgparams_text(struct pgparams *p, const char *text); /* lent; NULL is null */
 void pgparams_i64(struct pgparams *p, int64_t value);
 void pgparams_i32(struct pgparams *p, int32_t value);
 void pgparams_i16(struct pgparams *p, int16_t value);
@@ -78,8 +68,8 @@ void pgarray_uuid(struct pgarray *a, const struct uuid *id);
 void pgarray_null(struct pgarray *a);
 void pgarray_release(struct pgarray *a);
 
-/* The array as a parameter of type `array`; the bytes are copied into the arena. */
-void pgparams_array(struct pgparams *p, unsigned array, const struct pgarray *a);
+/* The array as a parameter; the bytes are copied into the arena. */
+void pgparams_array(struct pgparams *p, const struct pgarray *a);
 
 /* Appends the array's binary form with its length in front: a field of a composite. */
 void pgarray_append_field(struct strbuf *out, const struct pgarray *a);
