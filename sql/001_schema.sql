@@ -324,7 +324,7 @@ GRANT INSERT, SELECT, UPDATE, DELETE ON postrider.parked, postrider.instance TO 
 GRANT INSERT ON postrider.attempt TO postrider_relay;
 
 GRANT SELECT ON postrider.log, postrider.log_head, postrider.log_topic TO postrider_consumer;
-GRANT SELECT ON postrider.log_head, postrider.log_topic TO postrider_relay;
+GRANT SELECT ON postrider.log_head, postrider.log_topic, postrider.log_writer TO postrider_relay;
 
 GRANT SELECT ON postrider.consumer, postrider.stream, postrider.consumed TO postrider_consumer;
 GRANT INSERT, SELECT, UPDATE, DELETE ON postrider.consumer_partition, postrider.parked,

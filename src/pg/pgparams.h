@@ -18,7 +18,8 @@
 #include "core/strbuf.h"
 #include "core/uuid.h"
 
-/* Type numbers of pg_type, for the elements of arrays; fixed since these types exist. */
+/* Type numbers of pg_type, for elements of arrays and fields of composites; fixed since these types
+ * exist. */
 enum pg_type {
     PG_BYTEA = 17,
     PG_CHAR = 18,
@@ -26,6 +27,8 @@ enum pg_type {
     PG_INT2 = 21,
     PG_INT4 = 23,
     PG_TEXT = 25,
+    PG_BYTEA_ARRAY = 1001,
+    PG_TEXT_ARRAY = 1009,
     PG_TIMESTAMPTZ = 1184,
     PG_UUID = 2950,
 };
