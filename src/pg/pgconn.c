@@ -402,10 +402,16 @@ pgconn_send(struct pgconn *conn, const struct pgstmt *stmt, const struct pgparam
 }
 
 bool
-pgconn_is_ready(struct pgconn *conn)
+pgconn_wait(struct pgconn *conn, int64_t until_us)
 {
-    PQflush(conn->pg);
-    return !PQconsumeInput(conn->pg) || !PQisBusy(conn->pg);
+    for (;;) {
+        int unsent = PQflush(conn->pg);
+        /* A broken connection is news, too: pgconn_receive() then tells. */
+        if (unsent < 0 || !PQconsumeInput(conn->pg) || !PQisBusy(conn->pg))
+            return true;
+        if (!wait_socket(conn->pg, unsent ? POLLIN | POLLOUT : POLLIN, until_us))
+            return false;
+    }
 }
 
 bool

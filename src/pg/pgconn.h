@@ -70,7 +70,8 @@ bool pgconn_send(struct pgconn *conn, const struct pgstmt *stmt, const struct pg
                  struct error *err) PR_MUSTCHECK;
 /* Second half: waits for what pgconn_send() sent. */
 bool pgconn_receive(struct pgconn *conn, PGresult **ret, struct error *err) PR_MUSTCHECK;
-bool pgconn_is_ready(struct pgconn *conn); /* pgconn_receive() would not wait */
+/* Waits until pgconn_receive() would not, or until the deadline (clock_mono_us(); 0: no wait). */
+bool pgconn_wait(struct pgconn *conn, int64_t until_us);
 
 /*
  * Pipeline: queue any number of statements (the names must have been prepared with

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "core/clock.h"
 #include "core/failpoint.h"
 #include "pg/pgconn.h"
 #include "transport/transport.h"
@@ -241,8 +240,7 @@ pglog_settle(struct transport *base, int64_t until_us, struct receipts *ret, str
     while (t->count > 0) {
         if (t->in_flight == 0 && !start_unit(t, err))
             return fail(t, ret, err);
-        /* The server bounds the wait by statement_timeout, so only "now or later" is asked. */
-        if (until_us <= clock_mono_us() && !pgconn_is_ready(t->conn))
+        if (!pgconn_wait(t->conn, until_us))
             return true;
         if (!pgconn_receive(t->conn, &res, err))
             return fail(t, ret, err);

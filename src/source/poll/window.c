@@ -1,0 +1,381 @@
+#include "source/poll/window.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/bytes.h"
+#include "core/strbuf.h"
+#include "pg/pgerror.h"
+
+/* Payload bytes read at once, as stored; whatever is in one row is always read. */
+#define BYTE_BUDGET "8388608"
+
+/* Seconds from PostgreSQL's epoch (2000-01-01) back to ours. */
+static const int64_t epoch_shift_us = 946684800LL * 1000000;
+
+const char *const window_setup[] = {
+    /* With generic plans and no other way to scan, a plan cannot turn bad as the table grows. */
+    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = "
+    "off;"
+    " SET jit = off; SET lock_timeout = '2s'; SET max_parallel_workers_per_gather = 0;"
+    " SET row_security = off",
+    NULL,
+};
+
+#define ROW_COLUMNS                                                                                \
+    "id, lane, event_id, aggregate_type, aggregate_id, aggregate_version, event_type,"             \
+    " payload, body, content_type, headers, occurred_at, inserted_at"
+#define ROW_SIZE "coalesce(pg_column_size(payload), 0) + coalesce(pg_column_size(body), 0) AS size"
+
+/* The rows of the innermost part, in id order, up to the byte budget. */
+#define READ_BOUNDED(inner)                                                                        \
+    "SELECT id, lane, event_id, aggregate_type, aggregate_id, aggregate_version, event_type,"      \
+    " payload::text, body, content_type, headers::text, occurred_at, inserted_at, more"            \
+    " FROM (SELECT *, lead(bytes) OVER (ORDER BY id) > " BYTE_BUDGET " AS more"                    \
+    "   FROM (SELECT *, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS bytes"            \
+    "         FROM (" inner ") u) v) w"                                                            \
+    " WHERE bytes <= " BYTE_BUDGET " OR bytes = size ORDER BY id"
+
+/* $1 lanes, $2 xmax(done), $3 open, $4 late transactions, $5 limit */
+static const struct pgstmt stmt_window = {
+    "window",
+    READ_BOUNDED(
+        "SELECT " ROW_COLUMNS ", " ROW_SIZE " FROM postrider.outbox"
+        " WHERE xid >= $2::xid8 AND xid < pg_snapshot_xmax($3::pg_snapshot)"
+        "   AND lane = ANY ($1::smallint[]) AND pg_visible_in_snapshot(xid, $3::pg_snapshot)"
+        " UNION ALL"
+        " SELECT " ROW_COLUMNS ", " ROW_SIZE " FROM postrider.outbox"
+        " WHERE xid = ANY ($4::xid8[]) AND lane = ANY ($1::smallint[])"
+        " ORDER BY id LIMIT $5::bigint"),
+};
+
+/*
+ * $5 and $6 are the id range.  The other conditions are wrapped so that no index but
+ * the BRIN on id can serve them.
+ */
+static const struct pgstmt stmt_range = {
+    "window_range",
+    READ_BOUNDED("SELECT " ROW_COLUMNS ", " ROW_SIZE " FROM postrider.outbox"
+                 " WHERE id > $5::bigint AND id <= $6::bigint"
+                 "   AND ((xid >= $2::xid8 AND pg_visible_in_snapshot(xid, $3::pg_snapshot))"
+                 "        OR xid = ANY ($4::xid8[])) IS TRUE"
+                 "   AND (lane = ANY ($1::smallint[])) IS TRUE"),
+};
+
+static const struct pgstmt stmt_probe = {
+    "probe",
+    "SELECT pg_current_snapshot(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn,"
+    " pg_current_wal_flush_lsn() - '0/0'::pg_lsn",
+};
+static const struct pgstmt stmt_flushed = {
+    "flushed",
+    "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn",
+};
+static const struct pgstmt stmt_first_xid = {
+    "bounds_first",
+    "SELECT xid FROM postrider.outbox WHERE xid >= $1::xid8 AND xid < $2::xid8 ORDER BY xid LIMIT "
+    "1",
+};
+static const struct pgstmt stmt_slice = {
+    "bounds_slice",
+    "SELECT min(id), max(id) FROM postrider.outbox WHERE xid >= $1::xid8 AND xid < $2::xid8",
+};
+static const struct pgstmt stmt_late = {
+    "bounds_late",
+    "SELECT min(id), max(id) FROM postrider.outbox WHERE xid = ANY ($1::xid8[])",
+};
+
+/* ------------------------------------------------------------------ probe */
+
+void
+probe_release(struct probe *probe)
+{
+    snapshot_release(&probe->now);
+}
+
+bool
+window_probe(struct pgconn *conn, struct probe *ret, struct error *err)
+{
+    PGresult *res;
+    struct snapshot now;
+
+    if (!pgconn_query(conn, &stmt_probe, NULL, &res, err))
+        return false;
+    bool ok = snapshot_parse(pgresult_str(res, 0, 0), &now);
+    if (ok) {
+        snapshot_release(&ret->now);
+        ret->now = now;
+        ret->written_lsn = (uint64_t) pgresult_i64(res, 0, 1);
+        ret->flushed_lsn = (uint64_t) pgresult_i64(res, 0, 2);
+    } else {
+        error_set(err, ERR_STOP, "pg.protocol", "the server's snapshot cannot be read");
+    }
+    PQclear(res);
+    return ok;
+}
+
+bool
+window_flushed(struct pgconn *conn, uint64_t *ret_lsn, struct error *err)
+{
+    PGresult *res;
+
+    if (!pgconn_query(conn, &stmt_flushed, NULL, &res, err))
+        return false;
+    *ret_lsn = (uint64_t) pgresult_i64(res, 0, 0);
+    PQclear(res);
+    return true;
+}
+
+/* ------------------------------------------------------------------ rows */
+
+void
+window_rows_release(struct window_rows *rows)
+{
+    PQclear(rows->result);
+    *rows = (struct window_rows){0};
+}
+
+static int64_t
+binary_i64(const PGresult *res, int row, int col)
+{
+    struct bytes in = {.at = PQgetvalue(res, row, col),
+                       .left = (size_t) PQgetlength(res, row, col)};
+
+    return (int64_t) bytes_u64(&in);
+}
+
+static int64_t
+binary_time(const PGresult *res, int row, int col)
+{
+    int64_t us = binary_i64(res, row, col);
+
+    return us == INT64_MIN || us == INT64_MAX ? us : us + epoch_shift_us;
+}
+
+static const char *
+text_or_null(const PGresult *res, int row, int col)
+{
+    return PQgetisnull(res, row, col) ? NULL : PQgetvalue(res, row, col);
+}
+
+static void
+read_row(const PGresult *res, int n, struct outbox_row *row)
+{
+    struct bytes lane = {.at = PQgetvalue(res, n, 1), .left = 2};
+    int body = PQgetisnull(res, n, 8) ? 7 : 8;
+
+    row->id = binary_i64(res, n, 0);
+    row->lane = bytes_u16(&lane);
+    memcpy(row->event_id.b, PQgetvalue(res, n, 2), sizeof(row->event_id.b));
+    row->aggregate_type = PQgetvalue(res, n, 3);
+    row->aggregate_id = PQgetvalue(res, n, 4);
+    row->version = binary_i64(res, n, 5);
+    row->event_type = PQgetvalue(res, n, 6);
+    row->body = PQgetvalue(res, n, body);
+    row->body_len = (size_t) PQgetlength(res, n, body);
+    row->content_type = PQgetvalue(res, n, 9);
+    row->headers = text_or_null(res, n, 10);
+    row->occurred_at_us = binary_time(res, n, 11);
+    row->inserted_at_us = binary_time(res, n, 12);
+}
+
+static void
+take_rows(PGresult *res, int limit, struct arena *arena, struct window_rows *ret)
+{
+    int count = PQntuples(res);
+
+    ret->result = res;
+    ret->count = count < limit ? count : limit;
+    ret->rows = arena_alloc(arena, sizeof(*ret->rows) * (size_t) (count + 1));
+    for (int n = 0; n < ret->count; n++)
+        read_row(res, n, &ret->rows[n]);
+    /* A bool in binary is one byte; NULL behind the last row means nothing was left out. */
+    ret->cut = count > limit ||
+               (count > 0 && !PQgetisnull(res, count - 1, 13) && *PQgetvalue(res, count - 1, 13));
+}
+
+/* $1 lanes, $2 xmax(done), $3 open, $4 late transactions */
+static void
+add_window(struct pgparams *p, const struct window_request *request)
+{
+    struct pgarray lanes = {0};
+    struct strbuf late = {0};
+
+    pgarray_start(&lanes, PG_INT2);
+    for (int n = 0; n < 16; n++)
+        if (request->lanes & (1 << n))
+            pgarray_i16(&lanes, (int16_t) n);
+    pgparams_array(p, &lanes);
+    pgarray_release(&lanes);
+    pgparams_text(p, arena_printf(p->arena, "%" PRIu64, request->done->xmax));
+    pgparams_text(p, request->open->text);
+    snapshot_late(request->done, request->open, &late);
+    pgparams_text(p, arena_strdup(p->arena, strbuf_str(&late)));
+    strbuf_release(&late);
+    pgparams_binary(p);
+}
+
+bool
+window_read(struct pgconn *conn, const struct window_request *request, struct arena *arena,
+            struct window_rows *ret, struct error *err)
+{
+    struct pgparams p = {.arena = arena};
+    PGresult *res;
+
+    *ret = (struct window_rows){0};
+    add_window(&p, request);
+    pgparams_i64(&p, WINDOW_LIMIT + 1);
+    if (!pgconn_query(conn, &stmt_window, &p, &res, err))
+        return false;
+    take_rows(res, WINDOW_LIMIT, arena, ret);
+    return true;
+}
+
+/* ------------------------------------------------------------------ big windows */
+
+bool
+window_big_begin(struct pgconn *conn, struct error *err)
+{
+    return pgconn_exec(conn,
+                       "SET enable_bitmapscan = on; SET enable_indexscan = off;"
+                       " SET work_mem = '32MB'",
+                       err);
+}
+
+bool
+window_big_end(struct pgconn *conn, struct error *err)
+{
+    return pgconn_exec(conn,
+                       "SET enable_bitmapscan = off; SET enable_indexscan = on;"
+                       " RESET work_mem",
+                       err);
+}
+
+bool
+window_range_send(struct pgconn *conn, const struct window_request *request, struct error *err)
+{
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+
+    add_window(&p, request);
+    pgparams_i64(&p, request->after);
+    pgparams_i64(&p, request->upto);
+    bool ok = pgconn_send(conn, &stmt_range, &p, err);
+    arena_release(&arena);
+    return ok;
+}
+
+bool
+window_range_receive(struct pgconn *conn, struct arena *arena, struct window_rows *ret,
+                     struct error *err)
+{
+    PGresult *res;
+
+    *ret = (struct window_rows){0};
+    if (!pgconn_receive(conn, &res, err))
+        return false;
+    take_rows(res, INT32_MAX, arena, ret);
+    return true;
+}
+
+/* ------------------------------------------------------------------ bounds */
+
+enum { FIRST_SLICE = 200000, LEAST_SLICE = 1000 };
+
+static bool
+query_xids(struct pgconn *conn, const struct pgstmt *stmt, uint64_t from, uint64_t to,
+           PGresult **ret, struct error *err)
+{
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+
+    pgparams_text(&p, arena_printf(&arena, "%" PRIu64, from));
+    pgparams_text(&p, arena_printf(&arena, "%" PRIu64, to));
+    bool ok = pgconn_query(conn, stmt, &p, ret, err);
+    arena_release(&arena);
+    return ok;
+}
+
+static void
+widen(struct bounds *bounds, const PGresult *res)
+{
+    if (PQgetisnull(res, 0, 0))
+        return;
+    int64_t low = pgresult_i64(res, 0, 0), high = pgresult_i64(res, 0, 1);
+    if (!bounds->found || low < bounds->low)
+        bounds->low = low;
+    if (!bounds->found || high > bounds->high)
+        bounds->high = high;
+    bounds->found = true;
+}
+
+static bool
+step_late(struct pgconn *conn, const struct window_request *request, struct bounds *bounds,
+          struct error *err)
+{
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+    struct strbuf late = {0};
+    PGresult *res;
+
+    snapshot_late(request->done, request->open, &late);
+    pgparams_text(&p, strbuf_str(&late));
+    bool ok = pgconn_query(conn, &stmt_late, &p, &res, err);
+    if (ok) {
+        widen(bounds, res);
+        PQclear(res);
+        bounds->next_xid = request->done->xmax;
+        bounds->slice = FIRST_SLICE;
+    }
+    strbuf_release(&late);
+    arena_release(&arena);
+    return ok;
+}
+
+/* Jumps over transactions that wrote no event; false in *ret_more at the end of the window. */
+static bool
+skip_to_first(struct pgconn *conn, const struct window_request *request, struct bounds *bounds,
+              bool *ret_more, struct error *err)
+{
+    PGresult *res;
+
+    if (!query_xids(conn, &stmt_first_xid, bounds->next_xid, request->open->xmax, &res, err))
+        return false;
+    *ret_more = PQntuples(res) > 0;
+    if (*ret_more)
+        bounds->next_xid = strtoull(PQgetvalue(res, 0, 0), NULL, 10);
+    PQclear(res);
+    return true;
+}
+
+bool
+bounds_step(struct pgconn *conn, const struct window_request *request, struct bounds *bounds,
+            struct error *err)
+{
+    PGresult *res;
+    bool more;
+
+    if (bounds->next_xid == 0)
+        return step_late(conn, request, bounds, err);
+    if (!skip_to_first(conn, request, bounds, &more, err))
+        return false;
+    if (!more) {
+        bounds->finished = true;
+        return true;
+    }
+    uint64_t to = bounds->next_xid + bounds->slice;
+    if (to > request->open->xmax)
+        to = request->open->xmax;
+    if (!query_xids(conn, &stmt_slice, bounds->next_xid, to, &res, err)) {
+        /* Too much in one slice (huge transactions): a smaller one, then. */
+        if (!pgerror_is(err, "57014") || bounds->slice <= LEAST_SLICE)
+            return false;
+        bounds->slice /= 8;
+        return true;
+    }
+    widen(bounds, res);
+    PQclear(res);
+    bounds->next_xid = to;
+    return true;
+}

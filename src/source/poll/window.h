@@ -1,0 +1,109 @@
+/*
+ * window.h — reading the outbox by snapshot windows.
+ *
+ * A window is the rows visible in snapshot `open` and not in `done`, in id order.
+ * Two kinds of reading serve it: a small window by the index on (xid, lane) in one
+ * statement, a big one by id ranges, so that the cost stays linear in the backlog.
+ * Why neither a highest id nor a transaction horizon will do is told, with numbers,
+ * in docs/internals/windows.md.
+ *
+ * Threads: one worker, on its own connection.
+ * Memory:  rows lend from the result they came in: window_rows_release().
+ */
+#ifndef PR_WINDOW_H
+#define PR_WINDOW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/arena.h"
+#include "core/error.h"
+#include "core/uuid.h"
+#include "pg/pgconn.h"
+#include "pg/snapshot.h"
+
+struct outbox_row {
+    int64_t id;
+    int lane;
+    struct uuid event_id;
+    const char *aggregate_type;
+    const char *aggregate_id;
+    int64_t version;
+    const char *event_type;
+    const void *body; /* payload's text, or body's bytes */
+    size_t body_len;
+    const char *content_type;
+    const char *headers;    /* JSON object, or NULL */
+    int64_t occurred_at_us; /* since 1970; INT64_MIN and INT64_MAX for the infinities */
+    int64_t inserted_at_us;
+};
+
+struct window_rows {
+    PGresult *result;
+    struct outbox_row *rows; /* in the arena given */
+    int count;
+    bool cut; /* the limit or the byte budget ended it: there is more behind the last row */
+};
+
+void window_rows_release(struct window_rows *rows); /* may be empty */
+
+/* What a transaction would see now, and up to where the log has been written. */
+struct probe {
+    struct snapshot now;
+    uint64_t written_lsn;
+    uint64_t flushed_lsn;
+};
+
+void probe_release(struct probe *probe);
+
+/* Statements to run on a new connection before anything else here. */
+extern const char *const window_setup[];
+
+bool window_probe(struct pgconn *conn, struct probe *ret, struct error *err) PR_MUSTCHECK;
+
+/* How far the log is safe on disk by now. */
+bool window_flushed(struct pgconn *conn, uint64_t *ret_lsn, struct error *err) PR_MUSTCHECK;
+
+/* lanes: bit n for lane n. */
+struct window_request {
+    uint16_t lanes;
+    const struct snapshot *done;
+    const struct snapshot *open;
+    int64_t after; /* big windows: ids above this … */
+    int64_t upto;  /* … up to this */
+};
+
+/* A window that is thought to be small: at most WINDOW_LIMIT rows, then `cut`. */
+enum { WINDOW_LIMIT = 5000 };
+bool window_read(struct pgconn *conn, const struct window_request *request, struct arena *arena,
+                 struct window_rows *ret, struct error *err) PR_MUSTCHECK;
+
+/*
+ * Big windows.  Between window_big_begin and _end the session plans for id ranges;
+ * the range is sent first and received later, so that work overlaps.
+ */
+bool window_big_begin(struct pgconn *conn, struct error *err) PR_MUSTCHECK;
+bool window_big_end(struct pgconn *conn, struct error *err) PR_MUSTCHECK;
+bool window_range_send(struct pgconn *conn, const struct window_request *request,
+                       struct error *err) PR_MUSTCHECK;
+bool window_range_receive(struct pgconn *conn, struct arena *arena, struct window_rows *ret,
+                          struct error *err) PR_MUSTCHECK;
+
+/*
+ * Bounds of the ids in a big window, found in slices so that each statement is short
+ * and a lease can be renewed in between.
+ */
+struct bounds {
+    uint64_t next_xid; /* where the next slice begins; 0: not begun */
+    uint64_t slice;
+    int64_t low;  /* no row of the window has an id below … */
+    int64_t high; /* … or above */
+    bool found;   /* the window has rows at all */
+    bool finished;
+};
+
+bool bounds_step(struct pgconn *conn, const struct window_request *request, struct bounds *bounds,
+                 struct error *err) PR_MUSTCHECK;
+
+#endif
