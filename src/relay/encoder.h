@@ -1,0 +1,24 @@
+/*
+ * encoder.h — an outbox row as a message: our headers, then the event's own, and the
+ * body byte for byte.
+ *
+ * Threads: any.
+ * Memory:  everything new lies in the arena; body and names are lent from the row.
+ */
+#ifndef PR_ENCODER_H
+#define PR_ENCODER_H
+
+#include <stdint.h>
+
+#include "core/arena.h"
+#include "source/poll/window.h"
+#include "transport/transport.h"
+
+/* Fills all but cookie, topic, part, lane and epoch's routing; `relay` is its name. */
+void encode_message(const struct outbox_row *row, const char *relay, int64_t epoch,
+                    struct arena *arena, struct message *ret);
+
+/* "2026-12-01T05:34:30.123456Z", or "infinity" and "-infinity". */
+char *encode_time(int64_t us, struct arena *arena);
+
+#endif

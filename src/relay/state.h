@@ -1,0 +1,38 @@
+/*
+ * state.h — what a relay tells the outside: one place that turns its steps into log
+ * lines, metrics and health, so that the worker's own text stays about the work.
+ *
+ * Threads: the worker writes; the HTTP thread reads what lies behind it.
+ */
+#ifndef PR_RELAY_STATE_H
+#define PR_RELAY_STATE_H
+
+#include "core/error.h"
+#include "relay/flight.h"
+#include "relay/lanes.h"
+#include "source/poll/window.h"
+
+struct relay_state;
+
+struct relay_state *relay_state_new(const char *name);
+void relay_state_free(struct relay_state *state);
+
+/* The database's clock, seen now: ages and latencies are counted on it. */
+void relay_state_clock(struct relay_state *state, int64_t server_us);
+
+void relay_state_round(struct relay_state *state, const struct lanes *lanes); /* a good look */
+void relay_state_window(struct relay_state *state, int rows);
+void relay_state_alive(struct relay_state *state); /* busy with something long */
+
+/* Rows are due since this moment (the database's clock), and not published. */
+void relay_state_pending(struct relay_state *state, int64_t inserted_at_us);
+
+/* The destination confirmed `stored` more of the flight's messages, made from `rows`. */
+void relay_state_published(struct relay_state *state, const struct outbox_row *rows,
+                           const struct flight *flight, uint32_t stored);
+
+void relay_state_paused(struct relay_state *state, const struct error *cause);
+void relay_state_failed(struct relay_state *state, const struct error *err);
+void relay_state_stopped(struct relay_state *state);
+
+#endif

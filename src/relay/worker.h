@@ -1,0 +1,25 @@
+/*
+ * worker.h — one relay: reads its outbox, publishes to its destination, records what
+ * was confirmed.  It serves all the lanes it holds and ends only when told to: every
+ * failure is said, waited out and tried again.
+ *
+ * Threads: relay_run() is the body of the worker's thread.
+ * Memory:  relay_new() lends the configuration for as long as the worker lives.
+ */
+#ifndef PR_RELAY_WORKER_H
+#define PR_RELAY_WORKER_H
+
+#include "config/config.h"
+
+struct relay_worker;
+
+struct relay_worker *relay_new(const struct relay_config *config);
+void relay_free(struct relay_worker *worker); /* NULL is fine */
+
+/*
+ * Works until `stop_fd` becomes readable; then finishes what is under way (2 s at
+ * most), writes its positions and gives its lanes back.
+ */
+void relay_run(struct relay_worker *worker, int stop_fd);
+
+#endif
