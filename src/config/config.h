@@ -99,8 +99,11 @@ struct config {
  *     postrider.yaml:12: relays.x.outbox: no outbox is named "regs" (did you mean "registrations"?)
  * and err (code config.invalid, exit 78) counts them.
  */
-bool config_load(const char *path, FILE *report, struct config **ret, struct error *err)
-    PR_MUSTCHECK;
+bool config_load(const char *path, FILE *report, struct config **ret,
+                 struct error *err) PR_MUSTCHECK;
+/* The same from memory; `path` is what the report calls it. */
+bool config_parse(const char *path, const char *text, size_t len, FILE *report, struct config **ret,
+                  struct error *err) PR_MUSTCHECK;
 void config_free(struct config *config); /* NULL is fine */
 
 #endif
