@@ -8,25 +8,70 @@
 
 #include <stdbool.h>
 
+#include "config/config.h"
+#include "core/error.h"
+
 struct command_env {
     const char *config_path; /* --config, else $POSTRIDER_CONFIG, else "postrider.yaml" */
     bool json;               /* --json */
 };
 
-struct command {
-    const char *name;    /* "status" or, for a group, "dlq list" */
-    const char *args;    /* shown in the usage line: "[--dry-run]" */
-    const char *summary; /* one line, for the list of commands */
-    const char *help;    /* the text behind the usage line of --help */
+/* An option of one command, for its help and its parser. */
+struct command_option {
+    const char *name;  /* "dry-run" */
+    const char *value; /* "N": takes one; NULL: a switch */
+    const char *help;
+};
 
-    /* argv[0] is the last word of the name; returns the exit code. */
+enum { COMMAND_OPTIONS = 12 };
+
+struct command {
+    const char *name;    /* "status" or, in a group, "dlq list" */
+    const char *args;    /* what follows the options in the usage line: "ID" */
+    const char *summary; /* one line, for the list of commands */
+    const char *help;    /* more, for its own --help and the manual */
+    struct command_option options[COMMAND_OPTIONS]; /* a NULL name ends them */
+
+    /* argv holds what is left after the options; returns the exit code. */
     int (*run)(const struct command_env *env, int argc, char **argv);
 };
 
 /* In the order in which --help shows them; a NULL name ends the list (commands.c). */
 extern const struct command commands[];
 
+/* The value of an option of the running command; NULL if not given ("" for a switch). */
+const char *command_option(const char *name);
+
+/* All values of an option that may be repeated; NULL ends. */
+const char *const *command_option_all(const char *name);
+
 /* Finds the command and runs it; the whole program but for its main(). */
 int cli_main(int argc, char **argv);
+
+/* Says the error on stderr (as JSON with --json) and returns its exit code. */
+int cli_fail(const struct command_env *env, const struct error *err);
+
+/* A wrong command line: says so and returns EXIT_USAGE. */
+int cli_usage(const char *fmt, ...) PR_PRINTF(1, 2);
+
+/* Reads the configuration; the mistakes have been written to stderr on failure. */
+bool cli_config(const struct command_env *env, struct config **ret, struct error *err) PR_MUSTCHECK;
+
+/* Prints text for a person: control characters become '?'. */
+void cli_print_safe(const char *text);
+
+int cmd_config_check(const struct command_env *env, int argc, char **argv);
+int cmd_config_show(const struct command_env *env, int argc, char **argv);
+int cmd_config_sample(const struct command_env *env, int argc, char **argv);
+int cmd_config_manual(const struct command_env *env, int argc, char **argv);
+int cmd_dev(const struct command_env *env, int argc, char **argv);
+int cmd_dlq_list(const struct command_env *env, int argc, char **argv);
+int cmd_dlq_show(const struct command_env *env, int argc, char **argv);
+int cmd_emit(const struct command_env *env, int argc, char **argv);
+int cmd_init(const struct command_env *env, int argc, char **argv);
+int cmd_prune(const struct command_env *env, int argc, char **argv);
+int cmd_run(const struct command_env *env, int argc, char **argv);
+int cmd_status(const struct command_env *env, int argc, char **argv);
+int cmd_tail(const struct command_env *env, int argc, char **argv);
 
 #endif
