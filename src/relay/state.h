@@ -8,7 +8,6 @@
 #define PR_RELAY_STATE_H
 
 #include "core/error.h"
-#include "relay/flight.h"
 #include "relay/lanes.h"
 #include "source/poll/window.h"
 
@@ -27,9 +26,14 @@ void relay_state_alive(struct relay_state *state); /* busy with something long *
 /* Rows are due since this moment (the database's clock), and not published. */
 void relay_state_pending(struct relay_state *state, int64_t inserted_at_us);
 
-/* The destination confirmed `stored` more of the flight's messages, made from `rows`. */
-void relay_state_published(struct relay_state *state, const struct outbox_row *rows,
-                           const struct flight *flight, uint32_t stored);
+/* The destination confirmed so many more messages. */
+void relay_state_published(struct relay_state *state, uint32_t stored);
+
+/* All rows of a reading are published: counts their latency and looks at their order. */
+void relay_state_settled(struct relay_state *state, const struct window_rows *rows);
+
+/* Lanes may have been another's meanwhile: what was seen of their order no longer counts. */
+void relay_state_forget(struct relay_state *state);
 
 void relay_state_paused(struct relay_state *state, const struct error *cause);
 void relay_state_failed(struct relay_state *state, const struct error *err);

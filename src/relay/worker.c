@@ -23,12 +23,12 @@
 #include "transport/transport.h"
 
 enum {
-    WRITE_INTERVAL_US = 20000,   /* between two writes of positions inside a big window */
-    DRAIN_US = 2000000,          /* for what is under way when we are told to stop */
-    SETTLE_SLICE_US = 500000,    /* a wait for the destination, between two looks at the lease */
-    BIG_XIDS = 20000,            /* so many transactions behind: read by id ranges from the start */
-    FIRST_RANGE = 4000,          /* ids in the first range of a big window … */
-    MOST_RANGE = 2000000,        /* … and in the widest, where few rows are ours */
+    WRITE_INTERVAL_US = 20000, /* between two writes of positions inside a big window */
+    DRAIN_US = 2000000,        /* for what is under way when we are told to stop */
+    SETTLE_SLICE_US = 500000,  /* a wait for the destination, between two looks at the lease */
+    BIG_XIDS = 20000,          /* so many transactions behind: read by id ranges from the start */
+    FIRST_RANGE = 4000,        /* ids in the first range of a big window … */
+    MOST_RANGE = 2000000,      /* … and in the widest, where few rows are ours */
     WANTED_ROWS = 5000,
 };
 
@@ -114,6 +114,7 @@ disconnect(struct relay_worker *w)
     w->conn = NULL;
     drop_loads(w);
     lanes_forget(&w->lanes, w->lanes.owned);
+    relay_state_forget(w->state);
     probe_release(&w->probe);
 }
 
@@ -133,19 +134,19 @@ find_relay(struct relay_worker *w, struct error *err)
 
     pgparams_text(&p, w->config->name);
     bool ok = pgconn_query(w->conn, &stmt_relay, &p, &res, err);
-    if (ok && PQntuples(res) == 0) {
+    arena_release(&arena);
+    if (!ok)
+        return false;
+    if (PQntuples(res) == 0) {
         ok = error_set_exit(err, ERR_STOP, EXIT_CONFIG, "relay.unknown",
                             "relay %s is not registered in %s", w->config->name,
                             pgconn_target(w->conn));
         error_hint(err, "run `postrider init` with this configuration");
-    } else if (ok) {
+    } else {
         w->lanes.relay = (int16_t) pgresult_i64(res, 0, 0);
-        ok = uuid_parse(PQgetvalue(res, 0, 1), UUID_TEXT - 1, &w->writer);
-        PR_CHECK(ok);
+        PR_CHECK(uuid_parse(PQgetvalue(res, 0, 1), UUID_TEXT - 1, &w->writer));
     }
-    if (err->code[0] == '\0' || ok || PQresultStatus(res) == PGRES_TUPLES_OK)
-        PQclear(res);
-    arena_release(&arena);
+    PQclear(res);
     return ok;
 }
 
@@ -313,7 +314,7 @@ move_on(struct relay_worker *w, struct load *load, struct error *cause)
     ok = flight_move(&w->flight, w->lanes.owned, clock_mono_us() + SETTLE_SLICE_US, &stored, cause);
     if (stored > 0) {
         w->failures = 0;
-        relay_state_published(w->state, load->rows.rows, &w->flight, stored);
+        relay_state_published(w->state, stored);
     }
     return ok;
 }
@@ -348,6 +349,7 @@ publish(struct relay_worker *w, struct load *load, struct error *err)
             return STOPPED;
     }
     FAILPOINT("relay.acked");
+    relay_state_settled(w->state, &load->rows);
     return PUBLISHED;
 }
 
@@ -610,6 +612,7 @@ serve_lanes(struct relay_worker *w, bool *ret_had_rows, struct error *err)
         if (!lanes_may_publish(&w->lanes)) {
             /* We slept past our lease: what we hold may be another's by now. */
             lanes_forget(&w->lanes, w->lanes.owned);
+            relay_state_forget(w->state);
             break;
         }
         if (!serve_cohort(w, cohort, &had_rows, err))
@@ -637,6 +640,7 @@ look(struct relay_worker *w, bool *ret_had_rows, struct error *err)
     }
     if (!window_probe(w->conn, &w->probe, err))
         goto out;
+    relay_state_clock(w->state, w->probe.server_us);
     relay_state_round(w->state, &w->lanes);
     /* The same text means that nothing was committed since; a lane just claimed may be behind. */
     ok = before && owned == w->lanes.owned && strcmp(before, w->probe.now.text) == 0
@@ -656,8 +660,8 @@ adapt_wait(struct relay_worker *w, bool had_rows)
     else if (w->wait_us == 0)
         w->wait_us = 1000;
     else if (w->wait_us < w->config->poll_cap_us)
-        w->wait_us = w->wait_us * 2 < w->config->poll_cap_us ? w->wait_us * 2
-                                                            : w->config->poll_cap_us;
+        w->wait_us =
+            w->wait_us * 2 < w->config->poll_cap_us ? w->wait_us * 2 : w->config->poll_cap_us;
 }
 
 static void

@@ -66,7 +66,8 @@ static const struct pgstmt stmt_range = {
 static const struct pgstmt stmt_probe = {
     "probe",
     "SELECT pg_current_snapshot(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn,"
-    " pg_current_wal_flush_lsn() - '0/0'::pg_lsn",
+    " pg_current_wal_flush_lsn() - '0/0'::pg_lsn,"
+    " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
 };
 static const struct pgstmt stmt_flushed = {
     "flushed",
@@ -108,6 +109,7 @@ window_probe(struct pgconn *conn, struct probe *ret, struct error *err)
         ret->now = now;
         ret->written_lsn = (uint64_t) pgresult_i64(res, 0, 1);
         ret->flushed_lsn = (uint64_t) pgresult_i64(res, 0, 2);
+        ret->server_us = pgresult_i64(res, 0, 3);
     } else {
         error_set(err, ERR_STOP, "pg.protocol", "the server's snapshot cannot be read");
     }

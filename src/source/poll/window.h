@@ -53,6 +53,7 @@ struct probe {
     struct snapshot now;
     uint64_t written_lsn;
     uint64_t flushed_lsn;
+    int64_t server_us; /* the database's clock, since 1970 */
 };
 
 void probe_release(struct probe *probe);
