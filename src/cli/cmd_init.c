@@ -3,6 +3,7 @@
 
 #include "cli/command.h"
 #include "core/jsonw.h"
+#include "daemon/janitor.h"
 #include "pg/pgconn.h"
 #include "pg/schema.h"
 
@@ -121,26 +122,6 @@ prepare_database(struct install *in, struct error *err)
     return ok;
 }
 
-/* Every database once, in the order of the file. */
-static size_t
-list_databases(const struct config *c, const char **ret, size_t cap)
-{
-    size_t count = 0, total = c->outbox_count + c->destination_count + c->consumer_count;
-
-    for (size_t i = 0; i < total && count < cap; i++) {
-        const char *dsn = i < c->outbox_count ? c->outboxes[i].database
-                          : i < c->outbox_count + c->destination_count
-                              ? c->destinations[i - c->outbox_count].database
-                              : c->consumers[i - c->outbox_count - c->destination_count].database;
-        bool seen = !dsn;
-        for (size_t j = 0; j < count && !seen; j++)
-            seen = strcmp(ret[j], dsn) == 0;
-        if (!seen)
-            ret[count++] = dsn;
-    }
-    return count;
-}
-
 int
 cmd_init(const struct command_env *env, int argc, char **argv)
 {
@@ -159,7 +140,7 @@ cmd_init(const struct command_env *env, int argc, char **argv)
     }
     if (!cli_config(env, &config, &err))
         return cli_fail(env, &err);
-    size_t count = list_databases(config, databases, PR_LENGTH(databases));
+    size_t count = janitor_databases(config, databases, PR_LENGTH(databases));
     jsonw_array(&json, NULL);
     for (size_t i = 0; ok && i < count; i++) {
         struct install in = {.env = env, .config = config, .dsn = databases[i], .json = &json};

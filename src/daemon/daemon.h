@@ -1,0 +1,26 @@
+/*
+ * daemon.h — the running program: one thread per relay and per consumer, the janitor,
+ * the HTTP server, and a main thread that waits for signals.
+ *
+ * Threads: call from main() with no other thread running; it blocks signals for all.
+ */
+#ifndef PR_DAEMON_H
+#define PR_DAEMON_H
+
+#include <stdbool.h>
+
+#include "config/config.h"
+
+struct daemon_choice {
+    bool relays;
+    bool consumers;
+};
+
+/*
+ * Runs until SIGTERM or SIGINT.  Returns the exit code: what cannot work from the
+ * start (no schema, wrong password, server away) ends it at once with its error.
+ */
+bool daemon_run(const struct config *config, const struct daemon_choice *choice,
+                struct error *err) PR_MUSTCHECK;
+
+#endif

@@ -1,0 +1,64 @@
+#include "daemon/preflight.h"
+
+#include "pg/pgconn.h"
+#include "pg/schema.h"
+#include "transport/transport.h"
+
+static const struct pgstmt stmt_relay = {
+    "preflight_relay",
+    "SELECT count(*) FROM postrider.relay WHERE name = $1::text",
+};
+static const struct pgstmt stmt_consumer = {
+    "preflight_consumer",
+    "SELECT count(*) FROM postrider.consumer WHERE name = $1::text",
+};
+
+static bool
+check_database(const char *dsn, const char *purpose, const struct pgstmt *stmt, const char *kind,
+               const char *name, struct error *err)
+{
+    struct pgconn_options options = {.purpose = purpose, .system_search_path = true};
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+    struct pgconn *conn = NULL;
+    PGresult *res = NULL;
+    bool ok = pgconn_open(dsn, &options, &conn, err) && schema_check(conn, err);
+
+    if (ok && stmt) {
+        pgparams_text(&p, name);
+        ok = pgconn_query(conn, stmt, &p, &res, err);
+    }
+    if (res && pgresult_i64(res, 0, 0) == 0) {
+        ok = error_set_exit(err, ERR_STOP, EXIT_CONFIG, "config.unregistered",
+                            "%s %s is not registered in %s", kind, name, pgconn_target(conn));
+        error_hint(err, "run `postrider init` with this configuration");
+    }
+    PQclear(res);
+    pgconn_close(conn);
+    arena_release(&arena);
+    return ok;
+}
+
+static bool
+check_destination(const struct destination_config *d, struct error *err)
+{
+    return !d->database || check_database(d->database, d->name, NULL, NULL, NULL, err);
+}
+
+bool
+preflight(const struct config *config, bool relays, bool consumers, struct error *err)
+{
+    for (size_t i = 0; relays && i < config->relay_count; i++) {
+        const struct relay_config *r = &config->relays[i];
+        if (!check_database(r->outbox->database, r->name, &stmt_relay, "relay", r->name, err) ||
+            !check_destination(r->destination, err))
+            return false;
+    }
+    for (size_t i = 0; consumers && i < config->consumer_count; i++) {
+        const struct consumer_config *c = &config->consumers[i];
+        if (!check_database(c->database, c->name, &stmt_consumer, "consumer", c->name, err) ||
+            !check_destination(c->destination, err))
+            return false;
+    }
+    return true;
+}
