@@ -29,4 +29,8 @@ out += ["    {0, NULL, NULL, NULL},", "};", ""]
 whole = "".join(path.read_text() for path in functions)
 out.append("const struct schema_file schema_functions = {0, \"functions\", \"%s\",\n%s};" %
            (hashlib.sha256(whole.encode()).hexdigest(), literal(whole)))
+for path in sorted((folder / "demo").glob("*.sql")):
+    text = path.read_text()
+    out.append('const struct schema_file schema_demo_%s = {0, "%s", "%s",\n%s};' %
+               (path.stem, path.stem, hashlib.sha256(text.encode()).hexdigest(), literal(text)))
 output.write_text("\n".join(out) + "\n")

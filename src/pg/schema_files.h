@@ -16,4 +16,8 @@ struct schema_file {
 extern const struct schema_file schema_migrations[];
 extern const struct schema_file schema_functions;
 
+/* Tables and functions of the story that `postrider dev` plays. */
+extern const struct schema_file schema_demo_shop;
+extern const struct schema_file schema_demo_rewards;
+
 #endif
