@@ -46,6 +46,9 @@ CREATE TABLE postrider.meta (
     only_row          boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     system_identifier bigint NOT NULL, -- of the cluster whose xids the positions speak of
     database_oid      oid NOT NULL,
+    -- Names this database's log to its readers.  A value of the row, so a dump, a restore, a failover
+    -- and a renamed host keep it, and their readers keep their positions.
+    log_id            uuid NOT NULL DEFAULT gen_random_uuid(),
     fingerprint       text[] NOT NULL DEFAULT '{}', -- of the schema as init left it
     installed_at      timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -257,6 +260,7 @@ CREATE TABLE postrider.parked (
     lane           smallint,
     pos            bigint,            -- outbox id, of a relay's
     state          text NOT NULL CHECK (state IN ('waiting', 'retry', 'dead', 'discarded')),
+    holds          boolean NOT NULL DEFAULT true, -- later events of its stream wait behind it
     aggregate_type text COLLATE "C",
     aggregate_id   text COLLATE "C",
     version        bigint,
@@ -306,6 +310,33 @@ CREATE TABLE postrider.attempt (
 );
 CREATE INDEX attempt_parked ON postrider.attempt (parked_id, at);
 
+-- What a consumer hands over to be parked: postrider.park().
+CREATE TYPE postrider.parked_entry AS (
+    state          text,
+    class          text,
+    code           text,
+    message        text,
+    tries          int, -- 1: a handler has failed on it
+    owner          text,
+    event_id       uuid,
+    digest         bytea,
+    aggregate_type text,
+    aggregate_id   text,
+    version        bigint,
+    prev           bigint,
+    event_type     text,
+    occurred_at    timestamptz,
+    source         text,
+    topic          text,
+    part           int,
+    off            bigint,
+    key            bytea,
+    header_names   text[],
+    header_values  bytea[],
+    body           bytea,
+    content_type   text
+);
+
 -- ---------------------------------------------------------------- rights on tables
 
 GRANT INSERT (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, body,
@@ -327,16 +358,17 @@ GRANT SELECT ON postrider.log, postrider.log_head, postrider.log_topic TO postri
 GRANT SELECT ON postrider.log_head, postrider.log_topic, postrider.log_writer TO postrider_relay;
 
 GRANT SELECT ON postrider.consumer, postrider.stream, postrider.consumed TO postrider_consumer;
-GRANT INSERT, SELECT, UPDATE, DELETE ON postrider.consumer_partition, postrider.parked,
-    postrider.instance TO postrider_consumer;
-GRANT INSERT, SELECT ON postrider.attempt TO postrider_consumer;
+GRANT SELECT ON postrider.parked, postrider.attempt, postrider.consumer_partition
+    TO postrider_consumer; -- a position moves only by consume_batch(), a parked event by its functions
+GRANT INSERT, UPDATE (epoch, owner, lease_until) ON postrider.consumer_partition TO postrider_consumer;
+GRANT INSERT, SELECT, UPDATE, DELETE ON postrider.instance TO postrider_consumer;
 
 GRANT SELECT ON postrider.relay, postrider.lane, postrider.route, postrider.instance,
     postrider.consumer, postrider.consumer_partition, postrider.stream, postrider.log_topic,
     postrider.log_head, postrider.attempt, postrider.janitor
     TO postrider_operator;
 -- Everything of a dead letter but what the event says.
-GRANT SELECT (id, side, reader, lane, pos, state, aggregate_type, aggregate_id, version, prev, event_id,
+GRANT SELECT (id, side, reader, lane, pos, state, holds, aggregate_type, aggregate_id, version, prev, event_id,
               digest, event_type, occurred_at, source, topic, part, off, header_names, content_type,
               revision, due_at, class, code, message, owner, first_at, last_at, tries, request,
               request_by, request_reason)
