@@ -19,7 +19,7 @@ def literal(text):
 
 migrations = sorted(folder.glob("[0-9][0-9][0-9]_*.sql"))
 functions = sorted((folder / "functions").glob("*.sql"))
-out = ['/* Made by sql/embed.py. */', '#include "pg/schema_files.h"', '']
+out = ['/* Made by sql/embed.py. */', '#include "pg/schema_files.h"', '', '#include <stddef.h>', '']
 out.append("const struct schema_file schema_migrations[] = {")
 for path in migrations:
     text = path.read_text()

@@ -184,7 +184,7 @@ announce(struct dev *dev)
         puts(strbuf_str(&out));
     } else {
         printf("\nTry:\n  export POSTRIDER_CONFIG=%s\n"
-               "  postrider emit --aggregate registration:r1 --version 1 --type "
+               "  postrider emit --aggregate registration:r1 --aggregate-version 1 --type "
                "RegistrationConfirmed \\\n"
                "      --payload '{\"playerId\": \"p1\", \"points\": 10}'\n"
                "  postrider tail --follow\n  postrider status\n",

@@ -12,14 +12,14 @@
 
 /* The server reads the JSON itself, so that numbers keep every digit. */
 static const struct pgstmt stmt_unknown = {
-    "emit_unknown",
+    "event",
     "SELECT string_agg(k, ', ') FROM jsonb_object_keys($1::jsonb) k WHERE k <> ALL "
     "('{aggregate_type,"
     "aggregate_id,aggregate_version,event_type,payload,body_base64,content_type,event_id,headers,"
     "occurred_at}')",
 };
 static const struct pgstmt stmt_emit = {
-    "emit",
+    "write",
     "SELECT CASE WHEN l ? 'body_base64' THEN postrider.emit_bytes(l->>'aggregate_type',"
     "  l->>'aggregate_id', (l->>'aggregate_version')::bigint, l->>'event_type',"
     "  decode(l->>'body_base64', 'base64'), coalesce(l->>'content_type', "
@@ -111,7 +111,8 @@ static bool
 line_from_options(struct strbuf *out, struct error *err)
 {
     struct jsonw w = {.out = out};
-    const char *aggregate = command_option("aggregate"), *version = command_option("version");
+    const char *aggregate = command_option("aggregate"),
+               *version = command_option("aggregate-version");
     const char *type = command_option("type"), *payload = command_option("payload");
     const char *colon = aggregate ? strchr(aggregate, ':') : NULL;
     json_error_t why;
@@ -120,11 +121,11 @@ line_from_options(struct strbuf *out, struct error *err)
     if (!colon || !version || !type || !payload)
         return error_set_exit(
             err, ERR_PERMANENT, EXIT_USAGE, "emit.usage",
-            "emit needs --aggregate TYPE:ID, --version, --type and --payload, or JSON "
+            "emit needs --aggregate TYPE:ID, --aggregate-version, --type and --payload, or JSON "
             "lines on standard input with \"-\"");
     if (!value_integer(version, &number))
         return error_set_exit(err, ERR_PERMANENT, EXIT_USAGE, "emit.version",
-                              "--version takes a number, not \"%s\"", version);
+                              "--aggregate-version takes a number, not \"%s\"", version);
     json_t *parsed = json_loads(payload, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (!parsed)
         return error_set_exit(err, ERR_PERMANENT, EXIT_REFUSED, "emit.payload",

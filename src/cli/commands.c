@@ -32,7 +32,7 @@ const struct command commands[] = {
              "\"headers\", \"occurred_at\"}. Prints the ids.",
      .options = {{"outbox", "NAME", "which outbox, if there are several"},
                  {"aggregate", "TYPE:ID", "the stream"},
-                 {"version", "N", "version of the aggregate"},
+                 {"aggregate-version", "N", "version of the aggregate"},
                  {"type", "NAME", "event type"},
                  {"payload", "JSON", "what happened"},
                  {"id", "UUID", "event id, a UUIDv7; made if not given"},

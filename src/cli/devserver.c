@@ -242,7 +242,7 @@ make_cluster(struct devserver *s, struct error *err)
                           arg("-D"),
                           data,
                           arg("-U"),
-                          arg("postrider"),
+                          arg("dev"),
                           arg("-A"),
                           arg("scram-sha-256"),
                           pwfile,
@@ -271,7 +271,7 @@ make_cluster(struct devserver *s, struct error *err)
 char *
 devserver_dsn(const struct devserver *s, const char *database)
 {
-    return xasprintf("postgresql://postrider:%s@127.0.0.1:%d/%s", s->password, s->port, database);
+    return xasprintf("postgresql://dev:%s@127.0.0.1:%d/%s", s->password, s->port, database);
 }
 
 static bool
