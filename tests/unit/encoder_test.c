@@ -1,0 +1,105 @@
+#include "tests/unit/t.h"
+
+#include <stdio.h>
+
+#include "relay/encoder.h"
+
+static const char *
+header(const struct message *m, const char *name)
+{
+    static char value[256];
+
+    for (int i = 0; i < m->header_count; i++) {
+        if (strcmp(m->headers[i].name, name) == 0) {
+            snprintf(value, sizeof(value), "%.*s", (int) m->headers[i].value.len,
+                     (const char *) m->headers[i].value.data);
+            return value;
+        }
+    }
+    return NULL;
+}
+
+static struct outbox_row
+row(void)
+{
+    struct outbox_row r = {.id = 42,
+                           .lane = 3,
+                           .aggregate_type = "registration",
+                           .aggregate_id = "r1",
+                           .version = 7,
+                           .event_type = "RegistrationConfirmed",
+                           .body = "{\"a\": 1}",
+                           .body_len = 8,
+                           .content_type = "application/json",
+                           .occurred_at_us = 1764567270123456};
+
+    assert_true(uuid_parse("0190a0b0-0000-7000-8000-000000000001", 36, &r.event_id));
+    return r;
+}
+
+static void
+headers_tell_everything_and_the_body_is_untouched(void **state)
+{
+    struct outbox_row r = row();
+    struct arena arena = {0};
+    struct message m;
+
+    (void) state;
+    encode_message(&r, "orders", 5, &arena, &m);
+    assert_string_equal(header(&m, "postrider-id"), "0190a0b0-0000-7000-8000-000000000001");
+    assert_string_equal(header(&m, "postrider-type"), "RegistrationConfirmed");
+    assert_string_equal(header(&m, "postrider-aggregate-type"), "registration");
+    assert_string_equal(header(&m, "postrider-aggregate-id"), "r1");
+    assert_string_equal(header(&m, "postrider-version"), "7");
+    assert_string_equal(header(&m, "postrider-occurred-at"), "2025-12-01T05:34:30.123456Z");
+    assert_string_equal(header(&m, "postrider-relay"), "orders");
+    assert_string_equal(header(&m, "postrider-lane"), "3");
+    assert_string_equal(header(&m, "postrider-epoch"), "5");
+    assert_string_equal(header(&m, "postrider-sequence"), "00000000000000000042");
+    assert_string_equal(header(&m, "content-type"), "application/json");
+    assert_int_equal(m.header_count, 11);
+    assert_ptr_equal(m.body.data, r.body);
+    assert_int_equal(m.body.len, 8);
+    assert_memory_equal(m.key.data, "r1", m.key.len);
+    arena_release(&arena);
+}
+
+static void
+own_headers_follow_and_none_is_lost(void **state)
+{
+    struct outbox_row r = row();
+    struct arena arena = {0};
+    struct message m;
+
+    (void) state;
+    r.headers = "{\"traceparent\": \"00-ab\", \"n\": 5, \"nothing\": null, \"deep\": {\"a\": [1]}}";
+    encode_message(&r, "orders", 5, &arena, &m);
+    assert_int_equal(m.header_count, 15);
+    assert_string_equal(header(&m, "traceparent"), "00-ab");
+    assert_string_equal(header(&m, "n"), "5");
+    assert_string_equal(header(&m, "nothing"), "null");
+    assert_string_equal(header(&m, "deep"), "{\"a\":[1]}");
+    arena_release(&arena);
+}
+
+static void
+endless_times_have_a_word(void **state)
+{
+    struct arena arena = {0};
+
+    (void) state;
+    assert_string_equal(encode_time(INT64_MAX, &arena), "infinity");
+    assert_string_equal(encode_time(INT64_MIN, &arena), "-infinity");
+    arena_release(&arena);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(headers_tell_everything_and_the_body_is_untouched),
+        cmocka_unit_test(own_headers_follow_and_none_is_lost),
+        cmocka_unit_test(endless_times_have_a_word),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
