@@ -1,0 +1,163 @@
+"""Fixtures for tests that use the real program on real servers."""
+import itertools
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from servers.postgres import PostgresServer, with_autocommit  # noqa: E402
+
+BIN = os.environ.get("POSTRIDER_BIN", str(ROOT / "build" / "src" / "postrider"))
+TEST_BIN = os.environ.get("TEST_BIN", str(ROOT / "build-test" / "src" / "postrider"))
+VERSIONS = ["15", "16"] + ([os.environ["PG"]] if os.environ.get("PG") else [])
+numbers = itertools.count(1)
+
+
+def wait_until(condition, timeout=30, what="the condition"):
+    """Polls until condition() is true; returns its value."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what} did not come true in {timeout} s")
+        time.sleep(0.03)
+
+
+@pytest.fixture(scope="session")
+def servers():
+    started = {}
+
+    def get(version):
+        if version not in started:
+            started[version] = PostgresServer(version)
+        return started[version]
+
+    yield get
+    for server in started.values():
+        server.remove()
+
+
+class Place:
+    """Three fresh databases, a configuration for them, and the program."""
+
+    def __init__(self, server, folder):
+        self.server = server
+        self.folder = folder
+        n = next(numbers)
+        self.names = {name: f"{name}_{os.getpid()}_{n}" for name in ("shop", "bus", "rewards")}
+        self.dsns = {name: server.create(database) for name, database in self.names.items()}
+        self.processes = []
+        self.config = folder / "postrider.yaml"
+        self.write_config()
+
+    def write_config(self, text=None, **replace):
+        values = {"lease": "1s", "handler": "SELECT apply_reward_event(:consumer, :event_id, :payload.playerId, "
+                  ":payload.points)", "extra": "", "order": "stream", "transport": "postgres", **replace}
+        self.config.write_text(text or textwrap.dedent(f"""\
+            outboxes:
+              registrations: {{database: "{self.dsns['shop']}"}}
+            destinations:
+              events: {{transport: postgres, database: "{self.dsns['bus']}", topic: "{{aggregate_type}}", partitions: 4}}
+            relays:
+              registrations-to-events: {{outbox: registrations, destination: events, lease: {values['lease']}}}
+            consumers:
+              rewards:
+                database: "{self.dsns['rewards']}"
+                from: {{destination: events, topic: registration}}
+                order: {values['order']}
+                lease: {values['lease']}
+                handlers:
+                  RegistrationConfirmed: {{sql: "{values['handler']}"}}
+            {values['extra']}
+            """))
+
+    def story(self):
+        """The tables of the story, as `postrider dev` makes them."""
+        self.sql("shop", (ROOT / "sql/demo/shop.sql").read_text())
+        self.sql("rewards", (ROOT / "sql/demo/rewards.sql").read_text())
+
+    def run(self, *args, stdin=None, env=None, binary=None, check=None):
+        done = subprocess.run([binary or BIN, *args], input=stdin, capture_output=True, text=True, timeout=120,
+                              env={**os.environ, "POSTRIDER_CONFIG": str(self.config), **(env or {})}, check=False)
+        if check is not None and done.returncode != check:
+            pytest.fail(f"{args}: exit {done.returncode}, not {check}\n{done.stdout}{done.stderr}")
+        return done
+
+    def start(self, *args, failpoint=None, binary=None):
+        """`postrider run …` in the background."""
+        env = {**os.environ, "POSTRIDER_CONFIG": str(self.config)}
+        if failpoint:
+            env["POSTRIDER_FAILPOINT"] = failpoint
+        log = open(self.folder / f"run-{len(self.processes)}.log", "wb")
+        process = subprocess.Popen([binary or (TEST_BIN if failpoint else BIN), "run", *args], env=env,
+                                   stdout=log, stderr=subprocess.STDOUT)
+        log.close()
+        process.log = pathlib.Path(log.name)
+        self.processes.append(process)
+        return process
+
+    def stop(self, process, sig=signal.SIGTERM):
+        if process.poll() is None:
+            process.send_signal(sig)
+        return process.wait(30)
+
+    def sql(self, database, statement, args=None):
+        return with_autocommit(self.dsns[database], statement, args)
+
+    def value(self, database, statement, args=None):
+        return self.sql(database, statement, args)[0][0]
+
+    def emit(self, aggregate, version, points=10, player="p1", kind="RegistrationConfirmed"):
+        return self.value("shop", "SELECT postrider.emit('registration', %s, %s, %s, %s::jsonb)",
+                          (aggregate, version, kind, json.dumps({"playerId": player, "points": points})))
+
+    def close(self):
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+                process.wait(30)
+        for name in self.names.values():
+            self.server.drop(name)
+
+
+@pytest.fixture(params=VERSIONS)
+def pg(request, servers):
+    return servers(request.param)
+
+
+@pytest.fixture
+def empty(pg, tmp_path):
+    """Databases without our schema."""
+    place = Place(pg, tmp_path)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def place(empty):
+    """Databases with our schema and the story's tables."""
+    empty.run("init", check=0)
+    empty.story()
+    return empty
+
+
+def http(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
