@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/bytes.h"
 #include "core/clock.h"
 #include "pg/pgerror.h"
 
@@ -26,6 +27,10 @@ struct pgconn {
     const struct pgstmt **prepared;
     int prepared_count, prepared_cap;
     const struct pgstmt *sent; /* by pgconn_send(), for messages */
+    bool unsynced;             /* statements of a pipeline wait for their sync */
+    int stop_fd, stop_grace_ms;
+    int64_t cancel_at_us; /* 0: not told to stop */
+    bool stopped;         /* a statement was cancelled for it */
 };
 
 /* ------------------------------------------------------------------ waiting */
@@ -59,6 +64,32 @@ lost(struct pgconn *conn, const char *what, struct error *err)
     return pgerror_lost(conn->pg, conn->purpose, conn->target, what, err);
 }
 
+/* wait_socket() that also minds pgconn_stop_on(). */
+static bool
+wait_or_stop(struct pgconn *conn, short events, int64_t deadline_us)
+{
+    for (;;) {
+        struct pollfd fds[2] = {{.fd = PQsocket(conn->pg), .events = events},
+                                {.fd = conn->cancel_at_us ? -1 : conn->stop_fd, .events = POLLIN}};
+        int64_t now = clock_mono_us(), until = deadline_us;
+        if (conn->cancel_at_us && !conn->stopped && conn->cancel_at_us < until)
+            until = conn->cancel_at_us;
+        int n = until > now ? poll(fds, 2, (int) ((until - now) / 1000 + 1)) : 0;
+        if (n > 0 && fds[0].revents)
+            return true;
+        if (n > 0)
+            conn->cancel_at_us = clock_mono_us() + conn->stop_grace_ms * 1000LL;
+        if (n < 0 && errno != EINTR)
+            return false;
+        if (n != 0)
+            continue;
+        if (until == deadline_us)
+            return false;
+        conn->stopped = true;
+        pgconn_cancel(conn);
+    }
+}
+
 /* Waits until a result can be taken without blocking. */
 static bool
 wait_result(struct pgconn *conn, struct error *err)
@@ -69,7 +100,7 @@ wait_result(struct pgconn *conn, struct error *err)
         int unsent = PQflush(conn->pg);
         if (unsent < 0)
             return lost(conn, "sending", err);
-        if (!wait_socket(conn->pg, unsent ? POLLIN | POLLOUT : POLLIN, until)) {
+        if (!wait_or_stop(conn, unsent ? POLLIN | POLLOUT : POLLIN, until)) {
             pgconn_cancel(conn);
             return pgerror_silent(conn->purpose, conn->target, conn->answer_timeout_ms, err);
         }
@@ -203,6 +234,7 @@ pgconn_open(const char *dsn, const struct pgconn_options *options, struct pgconn
         return false;
     conn = xcalloc(1, sizeof(*conn));
     conn->pg = pg;
+    conn->stop_fd = -1;
     conn->purpose = xstrdup(options->purpose);
     bool connected = finish_connecting(pg);
     conn->target = describe_target(pg);
@@ -274,6 +306,19 @@ pgconn_cancel(struct pgconn *conn)
 
     if (conn->cancel)
         PQcancel(conn->cancel, why, sizeof(why));
+}
+
+void
+pgconn_stop_on(struct pgconn *conn, int fd, int grace_ms)
+{
+    conn->stop_fd = fd;
+    conn->stop_grace_ms = grace_ms;
+}
+
+bool
+pgconn_was_stopped(const struct pgconn *conn)
+{
+    return conn->stopped;
 }
 
 /* ------------------------------------------------------------------ statements */
@@ -376,6 +421,18 @@ pgconn_prepare(struct pgconn *conn, const struct pgstmt *stmt, struct error *err
     return true;
 }
 
+bool
+pgconn_describe(struct pgconn *conn, const struct pgstmt *stmt, PGresult **ret, struct error *err)
+{
+    PGresult *res;
+
+    *ret = NULL;
+    if (!PQsendDescribePrepared(conn->pg, stmt->name))
+        return lost(conn, "sending", err);
+    res = collect(conn, err);
+    return res && judge(conn, res, stmt->name, ret, err);
+}
+
 static bool
 send_prepared(struct pgconn *conn, const struct pgstmt *stmt, const struct pgparams *params,
               struct error *err)
@@ -471,12 +528,14 @@ pgconn_pipeline_queue(struct pgconn *conn, const struct pgstmt *stmt, const stru
                       struct error *err)
 {
     PR_CHECK(is_prepared(conn, stmt));
+    conn->unsynced = true;
     return send_prepared(conn, stmt, params, err);
 }
 
 bool
 pgconn_pipeline_sync(struct pgconn *conn, struct error *err)
 {
+    conn->unsynced = false;
     return PQpipelineSync(conn->pg) || lost(conn, "sending", err);
 }
 
@@ -528,6 +587,21 @@ pgconn_pipeline_exit(struct pgconn *conn, struct error *err)
     return PQexitPipelineMode(conn->pg) || lost(conn, "leaving pipeline mode", err);
 }
 
+void
+pgconn_pipeline_abort(struct pgconn *conn)
+{
+    struct error ignored;
+
+    if (conn->unsynced && !pgconn_pipeline_sync(conn, &ignored))
+        return;
+    /* It says no for as long as an answer is missing. */
+    while (!PQexitPipelineMode(conn->pg)) {
+        if (!pgconn_ok(conn) || !wait_result(conn, &ignored))
+            return;
+        PQclear(PQgetResult(conn->pg));
+    }
+}
+
 /* ------------------------------------------------------------------ results */
 
 const char *
@@ -546,4 +620,13 @@ bool
 pgresult_bool(const PGresult *res, int row, int col)
 {
     return PQgetvalue(res, row, col)[0] == 't';
+}
+
+int64_t
+pgresult_binary_i64(const PGresult *res, int row, int col)
+{
+    struct bytes in = {.at = PQgetvalue(res, row, col),
+                       .left = (size_t) PQgetlength(res, row, col)};
+
+    return in.left == 4 ? (int32_t) bytes_u32(&in) : (int64_t) bytes_u64(&in);
 }

@@ -79,6 +79,9 @@ bool pgconn_wait(struct pgconn *conn, int64_t until_us);
  * the server skip the rest up to the sync.
  */
 bool pgconn_prepare(struct pgconn *conn, const struct pgstmt *stmt, struct error *err) PR_MUSTCHECK;
+/* What a prepared statement takes and returns: a result without rows (PQnfields, PQftype, …). */
+bool pgconn_describe(struct pgconn *conn, const struct pgstmt *stmt, PGresult **ret,
+                     struct error *err) PR_MUSTCHECK;
 bool pgconn_pipeline_enter(struct pgconn *conn, struct error *err) PR_MUSTCHECK;
 bool pgconn_pipeline_queue(struct pgconn *conn, const struct pgstmt *stmt,
                            const struct pgparams *params, struct error *err) PR_MUSTCHECK;
@@ -91,13 +94,22 @@ bool pgconn_pipeline_next(struct pgconn *conn, PGresult **ret, struct error *err
 /* Takes the answer to the sync; call after the last queued result. */
 bool pgconn_pipeline_synced(struct pgconn *conn, struct error *err) PR_MUSTCHECK;
 bool pgconn_pipeline_exit(struct pgconn *conn, struct error *err) PR_MUSTCHECK;
+/* Leaves it after a failure: takes and drops the answers still to come. */
+void pgconn_pipeline_abort(struct pgconn *conn);
 
 /* Asks the server to stop what runs; any thread. */
 void pgconn_cancel(struct pgconn *conn);
+
+/* A statement that still runs `grace_ms` after `fd` became readable is cancelled. */
+void pgconn_stop_on(struct pgconn *conn, int fd, int grace_ms);
+bool pgconn_was_stopped(const struct pgconn *conn);
 
 /* Fields of a result in text format. */
 const char *pgresult_str(const PGresult *res, int row, int col); /* NULL for null */
 int64_t pgresult_i64(const PGresult *res, int row, int col);     /* 0 for null */
 bool pgresult_bool(const PGresult *res, int row, int col);
+
+/* Of one in binary format: an integer of 4 or 8 bytes. */
+int64_t pgresult_binary_i64(const PGresult *res, int row, int col);
 
 #endif

@@ -1,0 +1,337 @@
+#include "consume/consumer.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "consume/applier.h"
+#include "consume/batch.h"
+#include "consume/intake.h"
+#include "consume/parking.h"
+#include "consume/state.h"
+#include "core/alloc.h"
+#include "core/clock.h"
+#include "core/failpoint.h"
+#include "core/log.h"
+
+enum {
+    QUIET_WAIT_US = 50000,      /* longest wait between two looks at a quiet log */
+    PARKED_INTERVAL_US = 20000, /* between two looks for parked events that are due */
+    PARKED_AT_ONCE = 10,        /* of them, between two batches */
+    GAUGE_INTERVAL_US = 1000000,
+    STOP_GRACE_MS = 3000, /* for a handler that runs when we are told to stop */
+    HALT_US = 30000000,   /* between two tries when a person must act first */
+};
+
+struct consumer {
+    const struct consumer_config *config;
+    char host[64];
+    int stop_fd;
+    bool stopping;
+
+    struct applier applier;
+    struct error broken; /* the handlers cannot be compiled: code is set */
+    struct intake intake;
+    struct intake_batch batch;
+    struct consumer_state *state;
+
+    int64_t wait_us; /* adaptive, between two looks */
+    int64_t parked_at_us, gauges_at_us;
+    int failures; /* in a row */
+};
+
+/* ------------------------------------------------------------------ stopping and waiting */
+
+static bool
+told_to_stop(struct consumer *c, int64_t wait_us)
+{
+    struct pollfd fd = {.fd = c->stop_fd, .events = POLLIN};
+    struct timespec ts = {.tv_sec = wait_us / 1000000, .tv_nsec = wait_us % 1000000 * 1000};
+
+    if (!c->stopping && ppoll(&fd, 1, &ts, NULL) > 0)
+        c->stopping = true;
+    return c->stopping;
+}
+
+/* Full jitter: many workers that lost one server do not come back all at once. */
+static int64_t
+backoff_us(int failures)
+{
+    int64_t most = 50000LL << (failures < 8 ? failures : 8);
+    uint32_t random;
+
+    if (most > 10000000)
+        most = 10000000;
+    PR_CHECK(getrandom(&random, sizeof(random), 0) == sizeof(random));
+    return 10000 + (int64_t) (random % (uint64_t) most);
+}
+
+static void
+disconnect(struct consumer *c)
+{
+    intake_batch_release(&c->batch);
+    intake_close(&c->intake);
+    applier_close(&c->applier);
+}
+
+static void
+wait_after_failure(struct consumer *c, const struct error *err)
+{
+    consumer_state_failed(c->state, err);
+    told_to_stop(c, err->cls == ERR_STOP ? HALT_US : backoff_us(c->failures++));
+}
+
+/* ------------------------------------------------------------------ connecting */
+
+static bool
+connect_both(struct consumer *c, struct error *err)
+{
+    struct partition_bounds *bounds = NULL;
+    int count;
+    bool ok = false;
+
+    if (c->broken.code[0]) {
+        *err = c->broken;
+        return false;
+    }
+    if (!applier_open(&c->applier, err) || !intake_open(&c->intake, c->config, err) ||
+        !intake_bounds(&c->intake, &bounds, &count, err))
+        goto out;
+    pgconn_stop_on(c->applier.conn, c->stop_fd, STOP_GRACE_MS);
+    pgconn_stop_on(c->intake.conn, c->stop_fd, STOP_GRACE_MS);
+    consumer_state_clock(c->state, c->intake.server_us);
+    memcpy(c->applier.partitions.source, c->intake.log_id, sizeof(c->intake.log_id));
+    ok = partitions_create(&c->applier.partitions, c->applier.conn, bounds, count, c->config->start,
+                           err);
+
+out:
+    free(bounds);
+    return ok;
+}
+
+/* ------------------------------------------------------------------ reading */
+
+/* Partitions just claimed are read from their positions; what was read ahead is dropped. */
+static bool
+start_reading_anew(struct consumer *c, struct error *err)
+{
+    struct partitions *p = &c->applier.partitions;
+
+    if (c->intake.asked && !intake_take(&c->intake, p, &c->batch, err))
+        return false;
+    intake_batch_release(&c->batch);
+    for (int i = 0; i < p->count; i++)
+        p->list[i].read_off = p->list[i].next_off;
+    return intake_check(&c->intake, p, err);
+}
+
+static bool
+keep_partitions(struct consumer *c, struct error *err)
+{
+    bool claimed;
+
+    if (!partitions_keep(&c->applier.partitions, c->applier.conn, c->host, &claimed, err))
+        return false;
+    return !claimed || start_reading_anew(c, err);
+}
+
+static void
+adapt_wait(struct consumer *c, bool had_news)
+{
+    if (had_news)
+        c->wait_us = 0;
+    else if (c->wait_us == 0)
+        c->wait_us = 1000;
+    else
+        c->wait_us = c->wait_us * 2 < QUIET_WAIT_US ? c->wait_us * 2 : QUIET_WAIT_US;
+}
+
+static bool
+apply_messages(struct consumer *c, struct error *err)
+{
+    struct intake_batch *b = &c->batch;
+    struct work *works = arena_alloc(&b->arena, sizeof(*works) * (size_t) b->count);
+
+    for (int i = 0; i < b->count; i++)
+        applier_prepare(&c->applier, &b->items[i], &b->arena, &works[i]);
+    if (batch_apply(&c->applier, works, b->count, err))
+        return true;
+    if (strcmp(err->code, "fenced.partition") == 0)
+        log_warn("consumer.fenced", F_STR("doing", "apply"), F_STR("detail", err->text));
+    return false;
+}
+
+/* Takes what was read, asks for the next, and applies the first meanwhile. */
+static bool
+serve_messages(struct consumer *c, bool *ret_had_news, struct error *err)
+{
+    struct partitions *p = &c->applier.partitions;
+
+    if (!c->intake.asked && !intake_ask(&c->intake, p, c->config->batch, err))
+        return false;
+    if (!intake_take(&c->intake, p, &c->batch, err))
+        return false;
+    *ret_had_news = c->batch.count > 0;
+    consumer_state_pending(c->state, c->batch.count > 0 ? c->batch.items[0].at_us : 0);
+    if (c->batch.count == 0)
+        return true;
+    FAILPOINT("consumer.received");
+    if (!partitions_may_apply(p)) {
+        /* We slept past our lease: what was read may be another's by now. */
+        partitions_forget(p);
+        return true;
+    }
+    /* Read ahead, but for the moment once a second when look_around() needs the connection. */
+    if (clock_mono_us() < c->gauges_at_us && !intake_ask(&c->intake, p, c->config->batch, err))
+        return false;
+    bool ok = apply_messages(c, err);
+    intake_batch_release(&c->batch);
+    return ok;
+}
+
+static bool
+serve_parked(struct consumer *c, bool *ret_had_news, struct error *err)
+{
+    bool more;
+
+    if (clock_mono_us() < c->parked_at_us)
+        return true;
+    if (!parking_run(&c->applier, PARKED_AT_ONCE, &more, err))
+        return false;
+    *ret_had_news |= more;
+    c->parked_at_us = more ? 0 : clock_mono_us() + PARKED_INTERVAL_US;
+    return true;
+}
+
+/* ------------------------------------------------------------------ the loop */
+
+static int64_t
+lag(const struct partitions *p, const struct partition_bounds *bounds, int count)
+{
+    int64_t messages = 0;
+
+    for (int i = 0; i < p->count; i++)
+        for (int b = 0; b < count; b++)
+            if (bounds[b].part == p->list[i].part)
+                messages += bounds[b].next_off - p->list[i].next_off;
+    return messages;
+}
+
+/* Once a second: how far behind, how much is parked, whether the topic exists by now. */
+static bool
+look_around(struct consumer *c, struct error *err)
+{
+    struct partitions *p = &c->applier.partitions;
+    struct partition_bounds *bounds = NULL;
+    int64_t parked[3];
+    int count;
+    bool ok = false;
+
+    if (c->intake.asked || clock_mono_us() < c->gauges_at_us)
+        return true;
+    if (!intake_bounds(&c->intake, &bounds, &count, err) ||
+        !parking_count(&c->applier, parked, err))
+        goto out;
+    consumer_state_clock(c->state, c->intake.server_us);
+    consumer_state_lag(c->state, lag(p, bounds, count));
+    consumer_state_parked(c->state, parked);
+    c->gauges_at_us = clock_mono_us() + GAUGE_INTERVAL_US;
+    ok = p->total == count ||
+         partitions_create(p, c->applier.conn, bounds, count, c->config->start, err);
+
+out:
+    free(bounds);
+    return ok;
+}
+
+static bool
+look(struct consumer *c, bool *ret_had_news, struct error *err)
+{
+    struct partitions *p = &c->applier.partitions;
+
+    *ret_had_news = false;
+    if (!keep_partitions(c, err) || (p->count > 0 && !serve_messages(c, ret_had_news, err)) ||
+        !serve_parked(c, ret_had_news, err) || !look_around(c, err))
+        return false;
+    if (p->total == 0)
+        consumer_state_waiting(c->state, c->config->topic);
+    else
+        consumer_state_round(c->state, p);
+    return true;
+}
+
+static void
+leave(struct consumer *c)
+{
+    struct error err;
+
+    if (pgconn_ok(c->applier.conn) &&
+        !partitions_leave(&c->applier.partitions, c->applier.conn, &err))
+        log_failure(LOG_WARN, "consumer.leave_failed", &err);
+}
+
+void
+consumer_run(struct consumer *c, int stop_fd)
+{
+    c->stop_fd = stop_fd;
+    log_context("consumer", c->config->name);
+    while (!told_to_stop(c, c->wait_us)) {
+        struct error err = {0};
+        bool had_news = false;
+        bool ok = (pgconn_ok(c->applier.conn) && pgconn_ok(c->intake.conn)) ||
+                  connect_both(c, &err);
+        if (ok && look(c, &had_news, &err)) {
+            c->failures = 0;
+            adapt_wait(c, had_news);
+            continue;
+        }
+        if (told_to_stop(c, 0))
+            break;
+        disconnect(c);
+        wait_after_failure(c, &err);
+    }
+    leave(c);
+    disconnect(c);
+    consumer_state_stopped(c->state);
+    log_info("consumer.stopped");
+}
+
+struct consumer *
+consumer_new(const struct consumer_config *config)
+{
+    struct consumer *c = xcalloc(1, sizeof(*c));
+
+    c->config = config;
+    c->stop_fd = -1;
+    c->state = consumer_state_new(config->name);
+    if (!applier_init(&c->applier, config, c->state, &c->broken))
+        PR_CHECK(c->broken.code[0] != '\0');
+    if (gethostname(c->host, sizeof(c->host) - 1) != 0)
+        strcpy(c->host, "unknown");
+    return c;
+}
+
+void
+consumer_free(struct consumer *c)
+{
+    if (!c)
+        return;
+    disconnect(c);
+    arena_release(&c->batch.arena);
+    applier_release(&c->applier);
+    consumer_state_free(c->state);
+    free(c);
+}
+
+bool
+consumer_check(const struct consumer_config *config, struct error *err)
+{
+    struct applier a;
+    bool ok = applier_init(&a, config, NULL, err) && applier_open(&a, err);
+
+    applier_release(&a);
+    return ok;
+}

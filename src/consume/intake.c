@@ -1,0 +1,318 @@
+#include "consume/intake.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/bytes.h"
+
+
+static const struct pgstmt stmt_log = {
+    "log_id",
+    "SELECT log_id, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM postrider.meta",
+};
+static const struct pgstmt stmt_bounds = {
+    "log_bounds",
+    "SELECT part, first_off, next_off, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+    " FROM postrider.log_head WHERE topic = $1::text ORDER BY part",
+};
+static const struct pgstmt stmt_check = {
+    "log_check",
+    "SELECT u.part, u.off, h.first_off, h.next_off,"
+    "  u.off > h.first_off AND l.event_id IS DISTINCT FROM u.last_id AND u.last_id IS NOT NULL"
+    " FROM unnest($2::int[], $3::bigint[], $4::uuid[]) AS u(part, off, last_id)"
+    " LEFT JOIN postrider.log_head h ON h.topic = $1::text AND h.part = u.part"
+    " LEFT JOIN LATERAL (SELECT l.event_id FROM postrider.log l WHERE l.topic = $1::text"
+    "   AND l.part = u.part AND l.off = u.off - 1) l ON true",
+};
+/* The head is asked first: for a partition without news it is all that is read. */
+static const struct pgstmt stmt_read = {
+    "log_read",
+    "SELECT l.part, l.off, l.at, l.event_id, l.key, l.header_names, l.header_values, l.body"
+    " FROM unnest($2::int[], $3::bigint[]) AS u(part, off)"
+    " JOIN postrider.log_head h ON h.topic = $1::text AND h.part = u.part AND h.next_off > u.off"
+    " CROSS JOIN LATERAL (SELECT * FROM postrider.log g WHERE g.topic = $1::text"
+    "   AND g.part = u.part AND g.off >= u.off ORDER BY g.off LIMIT $4::bigint) l"
+    " LIMIT $4::bigint",
+};
+/* The rows are few and known by key; hashing whole heads or logs never pays. */
+static const char *const setup[] = {
+    "SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;"
+    " SET default_transaction_read_only = on",
+    NULL,
+};
+
+/* ------------------------------------------------------------------ opening */
+
+bool
+intake_open(struct intake *intake, const struct consumer_config *config, struct error *err)
+{
+    char purpose[128];
+    struct pgconn_options options = {
+        .purpose = purpose, .system_search_path = true, .setup = setup};
+    PGresult *res;
+
+    intake_close(intake);
+    intake->topic = config->topic;
+    snprintf(purpose, sizeof(purpose), "consumer %s, source %s", config->name,
+             config->destination->name);
+    if (!pgconn_open(config->destination->database, &options, &intake->conn, err) ||
+        !pgconn_query(intake->conn, &stmt_log, NULL, &res, err))
+        return false;
+    snprintf(intake->log_id, sizeof(intake->log_id), "%s", PQgetvalue(res, 0, 0));
+    intake->server_us = pgresult_i64(res, 0, 1);
+    PQclear(res);
+    return true;
+}
+
+void
+intake_close(struct intake *intake)
+{
+    pgconn_close(intake->conn);
+    *intake = (struct intake){0};
+}
+
+bool
+intake_bounds(struct intake *intake, struct partition_bounds **ret, int *ret_count,
+              struct error *err)
+{
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+    PGresult *res;
+
+    pgparams_text(&p, intake->topic);
+    bool ok = pgconn_query(intake->conn, &stmt_bounds, &p, &res, err);
+    *ret_count = ok ? PQntuples(res) : 0;
+    *ret = ok ? xcalloc((size_t) *ret_count + 1, sizeof(**ret)) : NULL;
+    if (*ret_count > 0)
+        intake->server_us = pgresult_i64(res, 0, 3);
+    for (int row = 0; row < *ret_count; row++)
+        (*ret)[row] = (struct partition_bounds){.part = (int32_t) pgresult_i64(res, row, 0),
+                                                .first_off = pgresult_i64(res, row, 1),
+                                                .next_off = pgresult_i64(res, row, 2)};
+    if (ok)
+        PQclear(res);
+    arena_release(&arena);
+    return ok;
+}
+
+/* ------------------------------------------------------------------ positions against the log */
+
+static bool
+overtaken(const struct intake *intake, int64_t part, int64_t ours, int64_t first, struct error *err)
+{
+    error_set_exit(err, ERR_STOP, EXIT_DIFFERS, "consumer.overtaken",
+                   "partition %" PRId64 " of topic %s: the log has dropped messages %" PRId64
+                   " to %" PRId64 " before they were consumed",
+                   part, intake->topic, ours, first - 1);
+    return error_hint(err, "raise the destination's retention; what is missing must be repaired from the "
+                           "outbox, see docs/internals/consume.md, \"Overtaken\"");
+}
+
+static bool
+went_back(const struct intake *intake, int64_t part, int64_t ours, int64_t next, struct error *err)
+{
+    error_set_exit(err, ERR_STOP, EXIT_DIFFERS, "consumer.went_back",
+                   "partition %" PRId64 " of topic %s: the log is not the one that was read up to "
+                   "%" PRId64 " (it ends at %" PRId64 ")",
+                   part, intake->topic, ours, next);
+    return error_hint(err, "the log was restored or failed over to an earlier state; see "
+                           "docs/internals/consume.md, \"The log went back\"");
+}
+
+static bool
+judge_position(const struct intake *intake, const PGresult *res, int row, struct error *err)
+{
+    int64_t part = pgresult_i64(res, row, 0), ours = pgresult_i64(res, row, 1);
+    int64_t first = pgresult_i64(res, row, 2), next = pgresult_i64(res, row, 3);
+
+    if (ours < first)
+        return overtaken(intake, part, ours, first, err);
+    if (PQgetisnull(res, row, 3) || ours > next || pgresult_bool(res, row, 4))
+        return went_back(intake, part, ours, next, err);
+    return true;
+}
+
+bool
+intake_check(struct intake *intake, const struct partitions *partitions, struct error *err)
+{
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+    struct pgarray parts = {0}, offs = {0}, ids = {0};
+    PGresult *res;
+
+    pgarray_start(&parts, PG_INT4);
+    pgarray_start(&offs, PG_INT8);
+    pgarray_start(&ids, PG_UUID);
+    for (int i = 0; i < partitions->count; i++) {
+        const struct partition *it = &partitions->list[i];
+        pgarray_i32(&parts, it->part);
+        pgarray_i64(&offs, it->next_off);
+        if (it->has_last_id)
+            pgarray_uuid(&ids, &it->last_id);
+        else
+            pgarray_null(&ids);
+    }
+    pgparams_text(&p, intake->topic);
+    pgparams_array(&p, &parts);
+    pgparams_array(&p, &offs);
+    pgparams_array(&p, &ids);
+    bool ok = pgconn_query(intake->conn, &stmt_check, &p, &res, err);
+    if (ok) {
+        for (int row = 0; ok && row < PQntuples(res); row++)
+            ok = judge_position(intake, res, row, err);
+        PQclear(res);
+    }
+    pgarray_release(&parts);
+    pgarray_release(&offs);
+    pgarray_release(&ids);
+    arena_release(&arena);
+    return ok;
+}
+
+/* ------------------------------------------------------------------ reading */
+
+bool
+intake_ask(struct intake *intake, const struct partitions *partitions, int limit, struct error *err)
+{
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+    struct pgarray parts = {0}, offs = {0};
+
+    PR_CHECK(!intake->asked);
+    pgarray_start(&parts, PG_INT4);
+    pgarray_start(&offs, PG_INT8);
+    for (int i = 0; i < partitions->count; i++) {
+        const struct partition *it = &partitions->list[(intake->turn + i) % partitions->count];
+        pgarray_i32(&parts, it->part);
+        pgarray_i64(&offs, it->read_off);
+    }
+    intake->turn++;
+    pgparams_text(&p, intake->topic);
+    pgparams_array(&p, &parts);
+    pgparams_array(&p, &offs);
+    pgparams_i64(&p, limit);
+    pgparams_binary(&p);
+    bool ok = pgconn_send(intake->conn, &stmt_read, &p, err);
+    intake->asked = ok;
+    pgarray_release(&parts);
+    pgarray_release(&offs);
+    arena_release(&arena);
+    return ok;
+}
+
+/* A one-dimensional array in binary form: how many elements; -1 if it is none. */
+static int
+array_length(struct bytes *in, uint32_t element)
+{
+    uint32_t dimensions = bytes_u32(in), type;
+
+    bytes_u32(in); /* whether any is null: each says so itself */
+    type = bytes_u32(in);
+    if (in->bad || dimensions > 1 || type != element)
+        return -1;
+    if (dimensions == 0)
+        return 0;
+    uint32_t length = bytes_u32(in);
+    bytes_u32(in);
+    /* Every element takes four bytes at least, so a made-up length allocates nothing. */
+    return in->bad || length > in->left / 4 ? -1 : (int) length;
+}
+
+static struct slice
+array_element(struct bytes *in)
+{
+    uint32_t len = bytes_u32(in);
+
+    if (len == UINT32_MAX)
+        return (struct slice){NULL, 0};
+    const void *data = bytes_take(in, len);
+    return (struct slice){data ? data : "", data ? len : 0};
+}
+
+static struct slice
+column(const PGresult *res, int row, int col)
+{
+    if (PQgetisnull(res, row, col))
+        return (struct slice){NULL, 0};
+    return (struct slice){PQgetvalue(res, row, col), (size_t) PQgetlength(res, row, col)};
+}
+
+bool
+intake_content(const PGresult *res, int row, int col, struct arena *arena, struct incoming *ret)
+{
+    struct slice names_column = column(res, row, col + 1), values_column = column(res, row, col + 2);
+    struct bytes names = {.at = names_column.data, .left = names_column.len};
+    struct bytes values = {.at = values_column.data, .left = values_column.len};
+    int count = array_length(&names, PG_TEXT);
+
+    ret->key = column(res, row, col);
+    ret->body = column(res, row, col + 3);
+    if (count < 0 || array_length(&values, PG_BYTEA) != count)
+        return false;
+    struct header *list = arena_alloc(arena, (size_t) count * sizeof(*list) + 1);
+    for (int i = 0; i < count; i++) {
+        struct slice name = array_element(&names);
+        list[i].name = arena_strndup(arena, name.data ? name.data : "", name.len);
+        list[i].value = array_element(&values);
+    }
+    ret->headers = list;
+    ret->header_count = count;
+    return !names.bad && !values.bad;
+}
+
+static bool
+read_row(struct intake *intake, struct intake_batch *batch, int row, struct partitions *partitions,
+         struct error *err)
+{
+    struct incoming *in = &batch->items[batch->count];
+    struct partition *from;
+
+    *in = (struct incoming){.source = intake->log_id,
+                            .topic = intake->topic,
+                            .part = (int32_t) pgresult_binary_i64(batch->res, row, 0),
+                            .off = pgresult_binary_i64(batch->res, row, 1),
+                            .at_us = pgresult_binary_i64(batch->res, row, 2) + PG_EPOCH_US};
+    from = partitions_find(partitions, in->part);
+    if (!from || in->off < from->read_off)
+        return true; /* given away, or claimed anew at another position, since it was asked for */
+    if (in->off > from->read_off)
+        return overtaken(intake, in->part, from->read_off, in->off, err);
+    in->has_origin_id = !PQgetisnull(batch->res, row, 3);
+    if (in->has_origin_id)
+        memcpy(in->origin_id.b, PQgetvalue(batch->res, row, 3), sizeof(in->origin_id.b));
+    if (!intake_content(batch->res, row, 4, &batch->arena, in))
+        in->header_count = 0; /* nothing can be read from it: foreign, by its missing id */
+    incoming_decode(in, &batch->arena);
+    from->read_off++;
+    batch->count++;
+    return true;
+}
+
+bool
+intake_take(struct intake *intake, struct partitions *partitions, struct intake_batch *ret,
+            struct error *err)
+{
+    PR_CHECK(intake->asked);
+    intake->asked = false;
+    intake_batch_release(ret);
+    if (!pgconn_receive(intake->conn, &ret->res, err))
+        return false;
+    int rows = PQntuples(ret->res);
+    ret->items = arena_alloc(&ret->arena, sizeof(*ret->items) * (size_t) rows + 1);
+    for (int row = 0; row < rows; row++)
+        if (!read_row(intake, ret, row, partitions, err))
+            return false;
+    return true;
+}
+
+void
+intake_batch_release(struct intake_batch *batch)
+{
+    PQclear(batch->res);
+    batch->res = NULL;
+    batch->count = 0;
+    arena_reset(&batch->arena);
+}

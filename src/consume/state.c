@@ -1,0 +1,210 @@
+#include "consume/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "metrics/health.h"
+#include "metrics/metrics.h"
+
+struct consumer_state {
+    struct metric_set *metrics;
+    struct health *health;
+    int64_t server_ahead_us; /* the log's clock minus clock_mono_us() */
+    char last_failure[64];   /* said already: code and SQLSTATE */
+    bool waiting;            /* for its topic, said already */
+};
+
+struct consumer_state *
+consumer_state_new(const char *name)
+{
+    struct consumer_state *state = xcalloc(1, sizeof(*state));
+
+    state->metrics = metric_set_new(METRIC_CONSUMER, name);
+    state->health = health_new("consumer", name);
+    return state;
+}
+
+void
+consumer_state_free(struct consumer_state *state)
+{
+    if (!state)
+        return;
+    metric_set_free(state->metrics);
+    health_free(state->health);
+    free(state);
+}
+
+void
+consumer_state_clock(struct consumer_state *state, int64_t server_us)
+{
+    state->server_ahead_us = server_us - clock_mono_us();
+}
+
+static void
+running(struct consumer_state *state)
+{
+    if (health_set(state->health, HEALTH_RUNNING, ""))
+        log_info("consumer.running");
+    state->last_failure[0] = '\0';
+    health_progress(state->health);
+}
+
+void
+consumer_state_round(struct consumer_state *state, const struct partitions *partitions)
+{
+    metric_set_value(state->metrics, METRIC_PARTITIONS, 0, partitions->count);
+    running(state);
+}
+
+void
+consumer_state_pending(struct consumer_state *state, int64_t at_us)
+{
+    int64_t since = at_us ? at_us - state->server_ahead_us : 0;
+    int64_t age = at_us ? clock_mono_us() - since : 0;
+
+    health_due(state->health, since);
+    metric_set_value(state->metrics, METRIC_CONSUMER_PENDING, 0, age > 0 ? age : 0);
+}
+
+void
+consumer_state_lag(struct consumer_state *state, int64_t messages)
+{
+    metric_set_value(state->metrics, METRIC_LAG, 0, messages);
+}
+
+void
+consumer_state_parked(struct consumer_state *state, const int64_t counts[3])
+{
+    for (int i = PARKED_WAITING; i <= PARKED_DEAD; i++)
+        metric_set_value(state->metrics, METRIC_PARKED, i, counts[i]);
+}
+
+static enum metric_outcome
+outcome_of(const struct work *work)
+{
+    switch (work->decision) {
+    case 'a':
+        return work->hit ? OUTCOME_HIT : OUTCOME_APPLIED;
+    case 'd':
+        return OUTCOME_DUPLICATE;
+    case 's':
+        return OUTCOME_STALE;
+    case 'i':
+        return OUTCOME_IGNORED;
+    case 'c':
+        return OUTCOME_CONFLICT;
+    case 'g':
+        return OUTCOME_GAP;
+    case 'w':
+        return OUTCOME_PARKED;
+    case 'u':
+        return work->failure && !work->failure->dead ? OUTCOME_PARKED : OUTCOME_DEAD;
+    default: /* late, foreign */
+        return OUTCOME_DEAD;
+    }
+}
+
+static void
+say_dead(const struct work *work)
+{
+    const struct incoming *in = work->in;
+    char id[UUID_TEXT] = "";
+
+    if (!in->foreign)
+        uuid_format(&in->event_id, id);
+    log_warn("consumer.dead_letter", F_STR("event_id", id),
+             F_STR("reason", in->foreign             ? in->foreign
+                             : work->decision == 'c' ? "conflict"
+                             : work->decision == 'l' ? "late"
+                             : work->failure         ? work->failure->message
+                                                     : "no handler takes this event type"),
+             F_STR("topic", in->topic), F_I64("partition", in->part), F_I64("offset", in->off),
+             F_STR("hint", "see `postrider dlq list`"));
+}
+
+void
+consumer_state_decided(struct consumer_state *state, const struct work *works, int count)
+{
+    int64_t outcomes[OUTCOME_COUNT] = {0};
+    int64_t now = clock_mono_us() + state->server_ahead_us;
+
+    for (int i = 0; i < count; i++) {
+        enum metric_outcome outcome = outcome_of(&works[i]);
+        outcomes[outcome]++;
+        if (outcome == OUTCOME_DEAD || outcome == OUTCOME_CONFLICT)
+            say_dead(&works[i]);
+        if (outcome == OUTCOME_APPLIED && works[i].in->at_us)
+            metric_observe(state->metrics, METRIC_CONSUME_LATENCY,
+                           now > works[i].in->at_us ? now - works[i].in->at_us : 0, 1);
+    }
+    for (int i = 0; i < OUTCOME_COUNT; i++)
+        if (outcomes[i])
+            metric_add(state->metrics, METRIC_CONSUMED, i, outcomes[i]);
+    running(state);
+}
+
+static enum metric_class
+class_of(enum error_class cls)
+{
+    static const enum metric_class classes[] = {
+        [ERR_NONE] = CLASS_UNKNOWN,        [ERR_DESTINATION] = CLASS_DESTINATION,
+        [ERR_TRANSIENT] = CLASS_TRANSIENT, [ERR_PERMANENT] = CLASS_PERMANENT,
+        [ERR_UNKNOWN] = CLASS_UNKNOWN,     [ERR_REJECTED] = CLASS_PERMANENT,
+        [ERR_STOP] = CLASS_STOP,
+    };
+
+    return classes[cls];
+}
+
+void
+consumer_state_retry(struct consumer_state *state, const struct failure *failure,
+                     const struct work *work)
+{
+    char id[UUID_TEXT];
+
+    uuid_format(&work->in->event_id, id);
+    metric_add(state->metrics, METRIC_CONSUMER_RETRIES, (int) class_of(failure->cls), 1);
+    log_warn(failure->dead ? "consumer.event_dead" : "consumer.event_failed",
+             F_STR("event_id", id), F_STR("event_type", work->in->event_type),
+             F_STR("class", error_class_name(failure->cls)), F_STR("code", failure->code),
+             F_STR("error", failure->message));
+}
+
+/* The same failure again is counted, not printed. */
+void
+consumer_state_failed(struct consumer_state *state, const struct error *err)
+{
+    char reason[1200], what[64];
+    bool stop = err->cls == ERR_STOP;
+
+    snprintf(reason, sizeof(reason), "%s%s%s", err->text, err->hint[0] ? " — " : "", err->hint);
+    snprintf(what, sizeof(what), "%s %s", err->code, err->sqlstate);
+    bool changed = health_set(state->health, stop ? HEALTH_STOPPED : HEALTH_PAUSED, reason);
+    if (changed || strcmp(state->last_failure, what) != 0)
+        log_failure(stop ? LOG_ERROR : LOG_WARN, stop ? "consumer.halted" : "consumer.paused", err);
+    snprintf(state->last_failure, sizeof(state->last_failure), "%s", what);
+    metric_add(state->metrics, METRIC_CONSUMER_RETRIES, (int) class_of(err->cls), 1);
+    metric_set_value(state->metrics, METRIC_PARTITIONS, 0, 0);
+    state->waiting = false;
+}
+
+void
+consumer_state_waiting(struct consumer_state *state, const char *topic)
+{
+    running(state);
+    if (!state->waiting)
+        log_warn("consumer.no_topic", F_STR("topic", topic),
+                 F_STR("hint", "the topic is made when a relay first publishes to it; if none does, "
+                               "check from.topic of this consumer"));
+    state->waiting = true;
+}
+
+void
+consumer_state_stopped(struct consumer_state *state)
+{
+    health_set(state->health, HEALTH_STOPPED, "told to stop");
+}
