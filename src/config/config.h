@@ -95,8 +95,9 @@ struct config {
 
 /*
  * Reads and checks the file.  On failure every mistake has been written to
- * `report`, one line each, as
- *     postrider.yaml:12: relays.x.outbox: no outbox is named "regs" (did you mean "registrations"?)
+ * `report`, one line each and in the order of the lines, as
+ *     postrider.yaml:12: relays.x.outbox: found "regs", expected a name from outboxes (did you
+ *     mean "registrations"?)
  * and err (code config.invalid, exit 78) counts them.
  */
 bool config_load(const char *path, FILE *report, struct config **ret,

@@ -1,7 +1,9 @@
 #include "config/options.h"
 
+#include <inttypes.h>
 #include <string.h>
 
+#include "config/values.h"
 #include "core/attr.h"
 
 #define OUTBOX(field) offsetof(struct outbox_config, field)
@@ -14,16 +16,16 @@
 #define DAYS (86400 * SECONDS)
 
 const struct section sections[] = {
-    {"outboxes", true, sizeof(struct outbox_config), TOP(outboxes),
+    {"outboxes", true, sizeof(struct outbox_config), TOP(outboxes), "registrations",
      "Databases whose applications write events to the table postrider.outbox."},
-    {"destinations", true, sizeof(struct destination_config), TOP(destinations),
+    {"destinations", true, sizeof(struct destination_config), TOP(destinations), "events",
      "Where events go, and where consumers take them from."},
-    {"relays", true, sizeof(struct relay_config), TOP(relays),
+    {"relays", true, sizeof(struct relay_config), TOP(relays), "registrations-to-events",
      "Each publishes one outbox to one destination and keeps its own position."},
-    {"consumers", true, sizeof(struct consumer_config), TOP(consumers),
+    {"consumers", true, sizeof(struct consumer_config), TOP(consumers), "rewards",
      "Each applies the events of one topic in its own database, once, in order."},
-    {"http", false, 0, 0, "The HTTP server for /metrics, /healthz and /readyz."},
-    {"log", false, 0, 0, "Log lines, on standard error."},
+    {"http", false, 0, 0, NULL, "The HTTP server for /metrics, /healthz and /readyz."},
+    {"log", false, 0, 0, NULL, "Log lines, on standard error."},
 };
 const size_t section_count = PR_LENGTH(sections);
 
@@ -33,7 +35,10 @@ const struct option options[] = {
      .type = OPTION_DSN,
      .offset = OUTBOX(database),
      .required = true,
-     .help = "Connection string of the database that holds the outbox."},
+     .example = "\"${SHOP_DSN}\"",
+     .help = "Connection string of the database that holds the outbox.",
+     .more = "A URI, postgresql://user@host/name, or pairs, host=h dbname=name. Keep the password "
+             "in the environment (${NAME}), in a pgpass file or out of use (peer, certificates)."},
     {.section = "outboxes",
      .key = "retention",
      .type = OPTION_DURATION,
@@ -49,6 +54,7 @@ const struct option options[] = {
      .offset = DESTINATION(transport),
      .required = true,
      .words = "postgres|file|null",
+     .example = "postgres",
      .help = "postgres: a log in a database. file: JSON lines. null: nowhere, to measure."},
     {.section = "destinations",
      .key = "database",
@@ -56,6 +62,7 @@ const struct option options[] = {
      .offset = DESTINATION(database),
      .required = true,
      .only = "postgres",
+     .example = "\"${BUS_DSN}\"",
      .help = "Connection string of the database that holds the log."},
     {.section = "destinations",
      .key = "topic",
@@ -63,7 +70,10 @@ const struct option options[] = {
      .offset = DESTINATION(topic),
      .only = "postgres",
      .fallback = "{aggregate_type}",
-     .help = "Topic of an event: literal text and {aggregate_type}."},
+     .example = "\"{aggregate_type}\"",
+     .help = "Topic of an event: literal text and {aggregate_type}.",
+     .more = "Fixed text, {aggregate_type}, or both. Other parts of an event are refused: with "
+             "{event_type}, events of one stream would lie in several topics, without an order."},
     {.section = "destinations",
      .key = "partitions",
      .type = OPTION_INTEGER,
@@ -81,13 +91,15 @@ const struct option options[] = {
      .most = 3650 * DAYS,
      .only = "postgres",
      .fallback = "7d",
-     .help = "How long the log keeps messages; a consumer away for longer stops loudly."},
+     .help = "How long the log keeps messages; a consumer away for longer stops loudly.",
+     .more = "At most the retention of every consumer that reads the destination."},
     {.section = "destinations",
      .key = "path",
      .type = OPTION_TEXT,
      .offset = DESTINATION(path),
      .required = true,
      .only = "file",
+     .example = "\"events.jsonl\"",
      .help = "File to append to; \"-\" is standard output."},
 
     {.section = "relays",
@@ -96,6 +108,7 @@ const struct option options[] = {
      .offset = RELAY(outbox),
      .required = true,
      .words = "outboxes",
+     .example = "registrations",
      .help = "The outbox it reads."},
     {.section = "relays",
      .key = "destination",
@@ -103,6 +116,7 @@ const struct option options[] = {
      .offset = RELAY(destination),
      .required = true,
      .words = "destinations",
+     .example = "events",
      .help = "The destination it publishes to."},
     {.section = "relays",
      .key = "start",
@@ -119,7 +133,8 @@ const struct option options[] = {
      .least = SECONDS * 3 / 10,
      .most = 300 * SECONDS,
      .fallback = "10s",
-     .help = "How long a lane stays with a process that gives no sign; another takes it then."},
+     .help = "How long a lane stays with a process that gives no sign; another takes it then.",
+     .more = "A shorter lease means a faster take-over after a crash and more writes."},
     {.section = "relays",
      .key = "poll_cap",
      .type = OPTION_DURATION,
@@ -127,13 +142,17 @@ const struct option options[] = {
      .least = SECONDS / 1000,
      .most = SECONDS,
      .fallback = "50ms",
-     .help = "Longest wait between two looks at a quiet outbox."},
+     .help = "Longest wait between two looks at a quiet outbox.",
+     .more =
+         "An outbox that has events is looked at again at once; a quiet one less and less often, "
+         "down to this."},
 
     {.section = "consumers",
      .key = "database",
      .type = OPTION_DSN,
      .offset = CONSUMER(database),
      .required = true,
+     .example = "\"${REWARDS_DSN}\"",
      .help = "Connection string of the database in which effects and progress are written."},
     {.section = "consumers",
      .key = "from.destination",
@@ -141,12 +160,14 @@ const struct option options[] = {
      .offset = CONSUMER(destination),
      .required = true,
      .words = "destinations",
+     .example = "events",
      .help = "The destination it reads; its transport must be postgres."},
     {.section = "consumers",
      .key = "from.topic",
      .type = OPTION_TEXT,
      .offset = CONSUMER(topic),
      .required = true,
+     .example = "registration",
      .help = "The topic it reads."},
     {.section = "consumers",
      .key = "from.start",
@@ -162,7 +183,9 @@ const struct option options[] = {
      .words = "stream|latest|none",
      .fallback = "stream",
      .help = "stream: versions of an aggregate follow each other. latest: an event sets a state, "
-             "older ones are stale. none: events are independent."},
+             "older ones are stale. none: events are independent.",
+     .more = "With stream, an event whose predecessor is missing waits in the database until the "
+             "predecessor has come, and so do those behind it; other streams go on."},
     {.section = "consumers",
      .key = "first",
      .type = OPTION_WORD,
@@ -175,13 +198,20 @@ const struct option options[] = {
      .type = OPTION_HANDLERS,
      .offset = CONSUMER(handlers),
      .required = true,
+     .example = "\n      RegistrationConfirmed: {sql: \"SELECT apply_reward_event(:consumer, "
+                ":event_id, :payload.playerId, :payload.points)\"}",
      .help = "Event type to handler: {sql: \"statement\"} with the parameters :consumer :event_id "
              ":aggregate_type :aggregate_id :version :event_type :occurred_at :payload "
-             ":payload.a.b :header.name"},
+             ":payload.a.b :header.name",
+     .more =
+         "Each parameter is bound, never spliced into the text. A path that the payload does not "
+         "have makes the event a dead letter that names the path; JSON null is NULL. A "
+         "statement that returns a single false says that the effect was there already."},
     {.section = "consumers",
      .key = "ignore",
      .type = OPTION_LIST,
      .offset = CONSUMER(ignore),
+     .example = "[]",
      .help = "Event types that need no effect; one that is neither handled nor ignored is a dead "
              "letter."},
     {.section = "consumers",
@@ -212,12 +242,16 @@ const struct option options[] = {
      .least = 1 * DAYS,
      .most = 3650 * DAYS,
      .fallback = "14d",
-     .help = "How long dedupe records are kept; longer than a message can come back."},
+     .help = "How long dedupe records are kept; longer than a message can come back.",
+     .more =
+         "At least the retention of the destination: a message that comes back after its record "
+         "is gone would be applied again."},
 
     {.section = "http",
      .key = "listen",
      .type = OPTION_LISTEN,
      .offset = TOP(http_listen),
+     .example = "\"127.0.0.1:9187\"",
      .help = "Address and port, e.g. 127.0.0.1:9187. Without it no server is started."},
     {.section = "log",
      .key = "level",
@@ -235,6 +269,16 @@ const struct option options[] = {
      .help = "logfmt, or one JSON object a line."},
 };
 const size_t option_count = PR_LENGTH(options);
+_Static_assert(PR_LENGTH(options) <= OPTIONS_MOST, "the parser keeps a number for each");
+
+const struct section *
+section_find(const char *name)
+{
+    for (size_t i = 0; i < section_count; i++)
+        if (strcmp(sections[i].name, name) == 0)
+            return &sections[i];
+    return NULL;
+}
 
 const struct option *
 option_find(const char *section, const char *key)
@@ -243,4 +287,84 @@ option_find(const char *section, const char *key)
         if (strcmp(options[i].section, section) == 0 && strcmp(options[i].key, key) == 0)
             return &options[i];
     return NULL;
+}
+
+size_t
+section_length(const struct section *section, const struct config *config)
+{
+    const char *list = (const char *) config + section->list_offset;
+
+    return *(const size_t *) (const void *) (list + sizeof(void *));
+}
+
+void *
+section_element(const struct section *section, const struct config *config, size_t i)
+{
+    const void *list = (const char *) config + section->list_offset;
+
+    return *(char *const *) list + i * section->size;
+}
+
+const char *
+element_name(const void *element)
+{
+    return *(char *const *) element;
+}
+
+bool
+option_is_foreign(const struct option *o, const void *element)
+{
+    if (!o->only)
+        return false;
+    const struct destination_config *d = element; /* no other section has such options */
+    return !d->transport || strcmp(o->only, d->transport) != 0;
+}
+
+const char *
+option_last_key(const struct option *o)
+{
+    const char *dot = strrchr(o->key, '.');
+
+    return dot ? dot + 1 : o->key;
+}
+
+const char *
+option_expected(const struct option *o, char *text, size_t size)
+{
+    char low[32], high[32];
+
+    switch (o->type) {
+    case OPTION_DSN:
+        snprintf(text, size, "a connection string, host=… dbname=… or postgresql://…");
+        break;
+    case OPTION_TOPIC:
+        snprintf(text, size, "fixed text, {aggregate_type}, or both");
+        break;
+    case OPTION_LISTEN:
+        snprintf(text, size, "address:port, e.g. 127.0.0.1:9187");
+        break;
+    case OPTION_INTEGER:
+        snprintf(text, size, "a number from %" PRId64 " to %" PRId64, o->least, o->most);
+        break;
+    case OPTION_DURATION:
+        snprintf(text, size, "a duration from %s to %s",
+                 value_duration_text(o->least, low, sizeof(low)),
+                 value_duration_text(o->most, high, sizeof(high)));
+        break;
+    case OPTION_NAME_OF:
+        snprintf(text, size, "a name from %s", o->words);
+        break;
+    case OPTION_LIST:
+        snprintf(text, size, "a list, [A, B]");
+        break;
+    case OPTION_HANDLERS:
+        snprintf(text, size, "a map from event types to {sql: \"…\"}");
+        break;
+    default:
+        if (o->words)
+            value_words_text(o->words, text, size);
+        else
+            snprintf(text, size, "text");
+    }
+    return text;
 }

@@ -1,302 +1,233 @@
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/options.h"
 #include "config/values.h"
-#include "core/strbuf.h"
+#include "core/jsonw.h"
 
-/* ------------------------------------------------------------------ config show */
-
-static void
-show_quoted(FILE *out, const char *text)
+/* The value as text, which the caller frees; NULL if there is none. */
+static char *
+text_of(const struct option *o, const void *field)
 {
-    fputc('"', out);
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')
-            fputc('\\', out);
-        fputc(*text, out);
-    }
-    fputc('"', out);
-}
-
-static void
-show_value(FILE *out, const struct option *o, const char *base)
-{
-    const void *at = base + o->offset;
-    char text[64];
+    struct strbuf text = {0};
+    char word[64];
 
     switch (o->type) {
     case OPTION_WORD:
-        fputs(value_word(o->words, *(const int *) at, text, sizeof(text)), out);
+        strbuf_adds(&text, value_word(o->words, *(const int *) field, word, sizeof(word)));
         break;
     case OPTION_INTEGER:
-        fprintf(out, "%d", *(const int *) at);
+        strbuf_addf(&text, "%d", *(const int *) field);
         break;
     case OPTION_DURATION:
-        fputs(value_duration_text(*(const int64_t *) at, text, sizeof(text)), out);
+        strbuf_adds(&text, value_duration_text(*(const int64_t *) field, word, sizeof(word)));
         break;
-    case OPTION_NAME_OF: /* every named element begins with its name */
-        fputs(**(char *const *const *) at, out);
+    case OPTION_NAME_OF:
+        strbuf_adds(&text, element_name(*(const void *const *) field));
         break;
-    case OPTION_DSN: {
-        char *shown = value_redact(*(char *const *) at);
-        show_quoted(out, shown);
-        free(shown);
-        break;
-    }
+    case OPTION_DSN:
+        return *(char *const *) field ? value_redact(*(char *const *) field) : NULL;
+    case OPTION_LIST:
+    case OPTION_HANDLERS:
+        return NULL;
     default:
-        show_quoted(out, *(char *const *) at);
+        if (!*(char *const *) field)
+            return NULL;
+        strbuf_adds(&text, *(char *const *) field);
     }
+    return strbuf_take(&text);
 }
 
-static bool
-is_set(const struct option *o, const char *base)
+/* What belongs to an element of this section: options, one by one. */
+static const struct option *
+next_option(const struct section *section, const void *base, size_t *i)
 {
-    if (o->type == OPTION_WORD || o->type == OPTION_INTEGER || o->type == OPTION_DURATION)
-        return true;
-    return *(void *const *) (base + o->offset) != NULL;
+    while (*i < option_count) {
+        const struct option *o = &options[(*i)++];
+        if (strcmp(o->section, section->name) == 0 && !option_is_foreign(o, base))
+            return o;
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ YAML */
+
+/* In JSON's quotes, which YAML reads as well; a plain ${ must not be taken for a variable. */
+static void
+add_quoted(struct strbuf *out, const char *text)
+{
+    struct strbuf plain = {0};
+
+    for (; *text; text++) {
+        if (text[0] == '$' && text[1] == '{')
+            strbuf_addc(&plain, '$');
+        strbuf_addc(&plain, *text);
+    }
+    json_quote(out, strbuf_str(&plain), plain.len);
+    strbuf_release(&plain);
 }
 
 static void
-show_handlers(FILE *out, const struct consumer_config *c)
+add_handlers(struct strbuf *out, const struct consumer_config *c)
 {
-    fputs("    handlers:\n", out);
+    strbuf_adds(out, "    handlers:\n");
     for (size_t i = 0; i < c->handler_count; i++) {
-        fprintf(out, "      %s: {sql: ", c->handlers[i].event_type);
-        show_quoted(out, c->handlers[i].sql);
-        fputs("}\n", out);
+        strbuf_adds(out, "      ");
+        json_quote(out, c->handlers[i].event_type, strlen(c->handlers[i].event_type));
+        strbuf_adds(out, ": {sql: ");
+        add_quoted(out, c->handlers[i].sql);
+        strbuf_adds(out, "}\n");
     }
-    if (c->ignore_count == 0)
-        return;
-    fputs("    ignore: [", out);
-    for (size_t i = 0; i < c->ignore_count; i++)
-        fprintf(out, "%s%s", i ? ", " : "", c->ignore[i]);
-    fputs("]\n", out);
-}
-
-static bool
-applies(const struct option *o, const char *section, const char *base)
-{
-    if (strcmp(o->section, section) != 0 || !is_set(o, base))
-        return false;
-    return !o->only || strcmp(((const struct destination_config *) (const void *) base)->transport,
-                              o->only) == 0;
 }
 
 static void
-show_element(FILE *out, const struct section *section, const char *base)
+add_ignore(struct strbuf *out, const struct consumer_config *c)
 {
-    const char *indent = section->named ? "    " : "  ";
-    bool in_from = false;
+    strbuf_adds(out, "    ignore: [");
+    for (size_t i = 0; i < c->ignore_count; i++) {
+        strbuf_adds(out, i ? ", " : "");
+        add_quoted(out, c->ignore[i]);
+    }
+    strbuf_adds(out, "]\n");
+}
 
-    for (size_t i = 0; i < option_count; i++) {
-        const struct option *o = &options[i];
-        bool nested = strncmp(o->key, "from.", 5) == 0;
-        if (!applies(o, section->name, base) || o->type == OPTION_LIST)
-            continue;
-        if (o->type == OPTION_HANDLERS) {
-            show_handlers(out, (const struct consumer_config *) (const void *) base);
-            continue;
-        }
-        if (nested && !in_from)
-            fprintf(out, "%sfrom:\n", indent);
-        in_from = nested;
-        fprintf(out, "%s%s%s: ", indent, nested ? "  " : "", nested ? o->key + 5 : o->key);
-        show_value(out, o, base);
-        fputc('\n', out);
+static void
+add_option(struct strbuf *out, const struct option *o, const char *base)
+{
+    char *text = text_of(o, base + o->offset);
+    bool bare = o->type == OPTION_WORD || o->type == OPTION_INTEGER || o->type == OPTION_DURATION ||
+                o->type == OPTION_NAME_OF;
+
+    if (!text)
+        return;
+    strbuf_addf(out, "%s: ", option_last_key(o));
+    if (bare)
+        strbuf_adds(out, text);
+    else
+        add_quoted(out, text);
+    strbuf_addc(out, '\n');
+    free(text);
+}
+
+static void
+add_element(struct strbuf *out, const struct section *section, const char *base)
+{
+    const struct consumer_config *consumer = (const void *) base;
+    const char *indent = section->named ? "    " : "  ";
+    const struct option *o;
+    bool inside = false;
+
+    for (size_t i = 0; (o = next_option(section, base, &i));) {
+        struct strbuf line = {0};
+        size_t prefix = (size_t) (option_last_key(o) - o->key);
+        if (o->type == OPTION_HANDLERS)
+            add_handlers(out, consumer);
+        if (o->type == OPTION_LIST)
+            add_ignore(out, consumer);
+        add_option(&line, o, base);
+        if (line.len > 0 && prefix > 0 && !inside)
+            strbuf_addf(out, "%s%.*s:\n", indent, (int) prefix - 1, o->key);
+        inside = prefix > 0;
+        if (line.len > 0)
+            strbuf_addf(out, "%s%s%s", indent, inside ? "  " : "", strbuf_str(&line));
+        strbuf_release(&line);
     }
 }
 
 void
 options_write_config(const struct config *config, FILE *out)
 {
-    const char *top = (const char *) config;
+    struct strbuf text = {0};
 
     for (size_t s = 0; s < section_count; s++) {
         const struct section *section = &sections[s];
-        if (!section->named) {
-            fprintf(out, "%s:\n", section->name);
-            show_element(out, section, top);
-            continue;
-        }
-        const char *list = *(char *const *) (top + section->list_offset);
-        size_t count = *(const size_t *) (top + section->list_offset + sizeof(void *));
-        if (count > 0)
-            fprintf(out, "%s:\n", section->name);
+        size_t count = section->named ? section_length(section, config) : 0;
+        if (count > 0 || !section->named)
+            strbuf_addf(&text, "%s:\n", section->name);
         for (size_t i = 0; i < count; i++) {
-            const char *base = list + i * section->size;
-            fprintf(out, "  %s:\n", *(char *const *) base);
-            show_element(out, section, base);
+            const char *base = section_element(section, config, i);
+            strbuf_addf(&text, "  %s:\n", element_name(base));
+            add_element(&text, section, base);
         }
+        if (!section->named)
+            add_element(&text, section, (const char *) config);
     }
+    fputs(strbuf_str(&text), out);
+    strbuf_release(&text);
 }
 
-/* ------------------------------------------------------------------ config sample */
-
-/* What a sample cannot make up from the table: names and values that fit together. */
-static const struct {
-    const char *section, *name, *key, *value;
-} sample_values[] = {
-    {"outboxes", "registrations", "database", "\"${SHOP_DSN}\""},
-    {"destinations", "events", "transport", "postgres"},
-    {"destinations", "events", "database", "\"${BUS_DSN}\""},
-    {"relays", "registrations-to-events", "outbox", "registrations"},
-    {"relays", "registrations-to-events", "destination", "events"},
-    {"consumers", "rewards", "database", "\"${REWARDS_DSN}\""},
-    {"consumers", "rewards", "from.destination", "events"},
-    {"consumers", "rewards", "from.topic", "registration"},
-    {"consumers", "rewards", "handlers",
-     "{RegistrationConfirmed: {sql: \"SELECT apply_reward_event(:consumer, :event_id, "
-     ":payload.playerId, :payload.points)\"}}"},
-    {"consumers", "rewards", "ignore", "[]"},
-    {"http", "", "listen", "\"127.0.0.1:9187\""},
-};
-
-static const char *
-sample_value(const char *section, const char *key)
-{
-    for (size_t i = 0; i < PR_LENGTH(sample_values); i++)
-        if (strcmp(sample_values[i].section, section) == 0 &&
-            strcmp(sample_values[i].key, key) == 0)
-            return sample_values[i].value;
-    return NULL;
-}
+/* ------------------------------------------------------------------ JSON */
 
 static void
-sample_option(FILE *out, const struct option *o, const char *indent)
+json_consumer_lists(struct jsonw *w, const struct option *o, const struct consumer_config *c)
 {
-    const char *value = sample_value(o->section, o->key);
-    bool nested = strncmp(o->key, "from.", 5) == 0;
+    if (o->type == OPTION_LIST) {
+        jsonw_array(w, o->key);
+        for (size_t i = 0; i < c->ignore_count; i++)
+            jsonw_str(w, NULL, c->ignore[i]);
+    } else {
+        jsonw_object(w, o->key);
+        for (size_t i = 0; i < c->handler_count; i++) {
+            jsonw_object(w, c->handlers[i].event_type);
+            jsonw_str(w, "sql", c->handlers[i].sql);
+            jsonw_end(w);
+        }
+    }
+    jsonw_end(w);
+}
 
-    fprintf(out, "%s%s# %s\n", indent, nested ? "  " : "", o->help);
-    if (o->words && o->type != OPTION_NAME_OF)
-        fprintf(out, "%s%s# one of: %s\n", indent, nested ? "  " : "", o->words);
-    fprintf(out, "%s%s%s%s: ", indent, nested ? "  " : "", value || o->required ? "" : "# ",
-            nested ? o->key + 5 : o->key);
-    if (value)
-        fprintf(out, "%s\n", value);
-    else if (o->fallback)
-        fprintf(out, o->type == OPTION_TOPIC ? "\"%s\"\n" : "%s\n", o->fallback);
-    else
-        fprintf(out, "…\n");
+/* The options of an element; those of an inner map lie side by side in the table. */
+static void
+json_element(struct jsonw *w, const struct section *section, const char *base)
+{
+    const struct option *o;
+    bool inside = false;
+
+    for (size_t i = 0; (o = next_option(section, base, &i));) {
+        size_t prefix = (size_t) (option_last_key(o) - o->key);
+        char map[32];
+        snprintf(map, sizeof(map), "%.*s", prefix ? (int) prefix - 1 : 0, o->key);
+        if (prefix > 0 && !inside)
+            jsonw_object(w, map);
+        if (prefix == 0 && inside)
+            jsonw_end(w);
+        inside = prefix > 0;
+        if (o->type == OPTION_LIST || o->type == OPTION_HANDLERS) {
+            json_consumer_lists(w, o, (const void *) base);
+        } else if (o->type == OPTION_INTEGER) {
+            jsonw_i64(w, option_last_key(o), *(const int *) (const void *) (base + o->offset));
+        } else {
+            char *text = text_of(o, base + o->offset);
+            jsonw_str(w, option_last_key(o), text);
+            free(text);
+        }
+    }
+    if (inside)
+        jsonw_end(w);
 }
 
 void
-options_write_sample(FILE *out)
+options_write_json(const struct config *config, FILE *out)
 {
-    fputs(
-        "# postrider.yaml — made by `postrider config sample`; `postrider config check` reads it.\n"
-        "# ${NAME} is replaced by that environment variable; keep passwords there.\n",
-        out);
+    struct strbuf text = {0};
+    struct jsonw w = {.out = &text};
+
+    jsonw_object(&w, NULL);
     for (size_t s = 0; s < section_count; s++) {
-        const char *indent = sections[s].named ? "    " : "  ";
-        bool in_from = false;
-        fprintf(out, "\n# %s\n%s:\n", sections[s].help, sections[s].name);
-        for (size_t i = 0; i < PR_LENGTH(sample_values); i++) {
-            if (sections[s].named && strcmp(sample_values[i].section, sections[s].name) == 0) {
-                fprintf(out, "  %s:\n", sample_values[i].name);
-                break;
-            }
+        const struct section *section = &sections[s];
+        size_t count = section->named ? section_length(section, config) : 0;
+        jsonw_object(&w, section->name);
+        for (size_t i = 0; i < count; i++) {
+            const char *base = section_element(section, config, i);
+            jsonw_object(&w, element_name(base));
+            json_element(&w, section, base);
+            jsonw_end(&w);
         }
-        for (size_t i = 0; i < option_count; i++) {
-            if (strcmp(options[i].section, sections[s].name) != 0 ||
-                (options[i].only && strcmp(options[i].only, "postgres") != 0))
-                continue;
-            if (strncmp(options[i].key, "from.", 5) == 0 && !in_from) {
-                fprintf(out, "%sfrom:\n", indent);
-                in_from = true;
-            }
-            sample_option(out, &options[i], indent);
-        }
+        if (!section->named)
+            json_element(&w, section, (const char *) config);
+        jsonw_end(&w);
     }
-}
-
-/* ------------------------------------------------------------------ the manual page */
-
-static const char *
-type_text(const struct option *o)
-{
-    switch (o->type) {
-    case OPTION_DSN:
-        return "connection string";
-    case OPTION_TOPIC:
-        return "topic template";
-    case OPTION_LISTEN:
-        return "address:port";
-    case OPTION_INTEGER:
-        return "number";
-    case OPTION_DURATION:
-        return "duration";
-    case OPTION_NAME_OF:
-        return "name";
-    case OPTION_LIST:
-        return "list of names";
-    case OPTION_HANDLERS:
-        return "map";
-    default:
-        return o->words ? "word" : "text";
-    }
-}
-
-/* scdoc takes underscores and asterisks for emphasis. */
-static void
-manual_text(FILE *out, const char *text)
-{
-    for (; *text; text++) {
-        if (strchr("_*`<>[]\\", *text))
-            fputc('\\', out);
-        fputc(*text, out);
-    }
-}
-
-static void
-manual_option(FILE *out, const struct option *o)
-{
-    char low[32], high[32];
-
-    fputs("*", out);
-    manual_text(out, o->key);
-    fprintf(out, "* (%s%s)\n\t", type_text(o), o->required ? ", required" : "");
-    manual_text(out, o->help);
-    if (o->words && o->type != OPTION_NAME_OF) {
-        fputs(" One of: ", out);
-        manual_text(out, o->words);
-        fputs(".", out);
-    }
-    if (o->type == OPTION_INTEGER)
-        fprintf(out, " From %" PRId64 " to %" PRId64 ".", o->least, o->most);
-    if (o->type == OPTION_DURATION)
-        fprintf(out, " From %s to %s.", value_duration_text(o->least, low, sizeof(low)),
-                value_duration_text(o->most, high, sizeof(high)));
-    if (o->only)
-        fprintf(out, " Transport %s only.", o->only);
-    if (o->fallback) {
-        fputs(" Default: ", out);
-        manual_text(out, o->fallback);
-        fputs(".", out);
-    }
-    fputs("\n\n", out);
-}
-
-void
-options_write_manual(FILE *out)
-{
-    fputs("postrider.yaml(5)\n\n# NAME\n\npostrider.yaml - configuration of postrider(1)\n\n"
-          "# DESCRIPTION\n\nOne YAML file says everything. It is checked as a whole before "
-          "anything starts: _postrider config check_ names every mistake with its line. "
-          "_postrider config sample_ writes a file to begin with.\n\n"
-          "*${NAME}* is replaced by the environment variable NAME; *$${* stands for itself. "
-          "Names are made of a-z, 0-9, - and \\_. Durations carry a unit: *50ms*, *10s*, "
-          "*5m*, *12h*, *7d*.\n\n",
-          out);
-    for (size_t s = 0; s < section_count; s++) {
-        fprintf(out, "# %s\n\n", sections[s].name);
-        manual_text(out, sections[s].help);
-        fputs(sections[s].named ? " A map from names to the options below.\n\n" : "\n\n", out);
-        for (size_t i = 0; i < option_count; i++)
-            if (strcmp(options[i].section, sections[s].name) == 0)
-                manual_option(out, &options[i]);
-    }
-    fputs("# SEE ALSO\n\n*postrider*(1)\n", out);
+    jsonw_end(&w);
+    fprintf(out, "%s\n", strbuf_str(&text));
+    strbuf_release(&text);
 }

@@ -3,10 +3,12 @@
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <libpq-fe.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/alloc.h"
 #include "core/strbuf.h"
 
 static const struct {
@@ -85,78 +87,151 @@ value_is_name(const char *text)
     return len > 0 && len <= 63 && text[len] == '\0' && *text != '-' && *text != '_';
 }
 
-char *
-value_expand(const char *text, char *missing, size_t size)
+const char *
+value_words_text(const char *words, char *text, size_t size)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    while (used < size) {
+        size_t len = strcspn(words, "|");
+        const char *next = words + len + (words[len] == '|');
+        const char *between = !*next ? "" : strchr(next, '|') ? ", " : " or ";
+        used += (size_t) snprintf(text + used, size - used, "%.*s%s", (int) len, words, between);
+        if (!*next)
+            break;
+        words = next;
+    }
+    return text;
+}
+
+/* ------------------------------------------------------------------ variables */
+
+static bool
+is_variable(const char *name)
+{
+    return *name && !isdigit((unsigned char) *name) &&
+           name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")] ==
+               '\0';
+}
+
+/* Appends the value of one variable; `len` is the length of its name. */
+static bool
+add_variable(struct strbuf *out, const char *start, size_t len, char *why, size_t size)
+{
+    char *name = xasprintf("%.*s", (int) len, start);
+    const char *value = is_variable(name) ? getenv(name) : NULL;
+    bool ok = value && *value;
+
+    if (ok)
+        strbuf_adds(out, value);
+    else if (!is_variable(name))
+        snprintf(why, size, "found ${%s}, expected the name of an environment variable in ${…}",
+                 name);
+    else
+        snprintf(why, size, "the environment variable %s is %s (export %s=… first)", name,
+                 value ? "empty" : "not set", name);
+    free(name);
+    return ok;
+}
+
+bool
+value_expand(const char *text, char **ret, char *why, size_t size)
 {
     struct strbuf out = {0};
 
     while (*text) {
-        const char *end;
         if (strncmp(text, "$${", 3) == 0) {
             strbuf_adds(&out, "${");
             text += 3;
-        } else if (strncmp(text, "${", 2) == 0 && (end = strchr(text, '}'))) {
-            snprintf(missing, size, "%.*s", (int) (end - text - 2), text + 2);
-            const char *value = getenv(missing);
-            if (!value || !*value) {
+        } else if (strncmp(text, "${", 2) == 0) {
+            const char *name = text + 2, *end = strchr(name, '}');
+            if (!end)
+                snprintf(why, size, "found ${ without }, expected ${NAME} (or $${ for a plain ${)");
+            if (!end || !add_variable(&out, name, (size_t) (end - name), why, size)) {
                 strbuf_release(&out);
-                return NULL;
+                return false;
             }
-            strbuf_adds(&out, value);
             text = end + 1;
         } else {
             strbuf_addc(&out, *text++);
         }
     }
-    return strbuf_take(&out);
+    *ret = strbuf_take(&out);
+    return true;
 }
 
-/* postgresql://user:SECRET@host/…  The last '@' before the path ends it. */
-static const char *
-uri_password(const char *dsn, size_t *ret_len)
-{
-    const char *start = strstr(dsn, "://"), *colon, *at = NULL;
+/* ------------------------------------------------------------------ connection strings */
 
-    if (!start)
-        return NULL;
-    start += 3;
-    for (const char *c = start; *c && *c != '/' && *c != '?'; c++)
-        if (*c == '@')
-            at = c;
-    colon = memchr(start, ':', at ? (size_t) (at - start) : 0);
-    if (!at || !colon)
-        return NULL;
-    *ret_len = (size_t) (at - colon - 1);
-    return colon + 1;
+/* libpq takes postgresql://u:p/w@h for host u, port p and database w@h: no one means that. */
+static bool
+has_stray_password(const char *dsn)
+{
+    const char *host = strstr(dsn, "://");
+
+    if (!host || host > dsn + strcspn(dsn, "= '"))
+        return false; /* no URI */
+    const char *path = host + 3 + strcspn(host + 3, "/?");
+    return *path == '/' && path[strcspn(path, "@?")] == '@';
+}
+
+/* libpq's reading of it, or NULL. */
+static PQconninfoOption *
+parse_dsn(const char *dsn)
+{
+    PQconninfoOption *options = PQconninfoParse(dsn, NULL);
+    bool ok = options && !has_stray_password(dsn);
+
+    for (const PQconninfoOption *o = options; ok && o->keyword; o++)
+        if (o->val && strcmp(o->keyword, "port") == 0)
+            ok = o->val[strspn(o->val, "0123456789,")] == '\0';
+    if (ok)
+        return options;
+    PQconninfoFree(options);
+    return NULL;
+}
+
+bool
+value_is_dsn(const char *text)
+{
+    PQconninfoOption *options = parse_dsn(text);
+
+    PQconninfoFree(options);
+    return options != NULL;
+}
+
+static void
+add_pair(struct strbuf *out, const char *keyword, const char *value)
+{
+    bool bare = *value && value[strcspn(value, " \t\r\n\f\v'\\")] == '\0';
+
+    strbuf_addf(out, "%s%s=%s", out->len ? " " : "", keyword, bare ? "" : "'");
+    for (; *value; value++) {
+        if (*value == '\'' || *value == '\\')
+            strbuf_addc(out, '\\');
+        strbuf_addc(out, *value);
+    }
+    if (!bare)
+        strbuf_addc(out, '\'');
 }
 
 char *
 value_redact(const char *dsn)
 {
     struct strbuf out = {0};
-    size_t len = 0;
-    const char *secret = uri_password(dsn, &len);
+    PQconninfoOption *options = parse_dsn(dsn);
 
-    for (const char *at = dsn; *at;) {
-        if (at == secret && len > 0) {
-            strbuf_adds(&out, "***");
-            at += len;
-        } else if (strncasecmp(at, "password", 8) == 0 && strchr("= ", at[8]) && at[8]) {
-            at += 8 + strspn(at + 8, " =");
-            strbuf_adds(&out, "password=***");
-            bool quoted = *at == '\'';
-            at += quoted;
-            for (; *at && (quoted ? *at != '\'' : !isspace((unsigned char) *at) && *at != '&');
-                 at++)
-                if (*at == '\\' && at[1])
-                    at++;
-            at += quoted && *at;
-        } else {
-            strbuf_addc(&out, *at++);
-        }
-    }
+    if (!options)
+        return xstrdup("***");
+    /* libpq marks by '*' what a form should not show. */
+    for (const PQconninfoOption *o = options; o->keyword; o++)
+        if (o->val)
+            add_pair(&out, o->keyword, o->dispchar[0] == '*' ? "***" : o->val);
+    PQconninfoFree(options);
     return strbuf_take(&out);
 }
+
+/* ------------------------------------------------------------------ did you mean */
 
 /* Edits that turn one word into the other; words are short. */
 static int
@@ -185,12 +260,15 @@ distance(const char *a, const char *b)
 const char *
 value_nearest(const char *text, const char *const *words, size_t count)
 {
+    size_t len = strlen(text);
     const char *best = NULL;
-    int best_distance = (int) strlen(text) / 3 + 2;
+    int best_distance = (int) (len < 64 ? len : 64) / 3 + 2;
 
     for (size_t i = 0; i < count; i++) {
-        int d = distance(text, words[i]);
-        if (d < best_distance || (strlen(text) > 3 && strncmp(words[i], text, strlen(text)) == 0)) {
+        bool begins = len > 3 && strncmp(words[i], text, len) == 0;
+        int d = begins ? 1 : distance(text, words[i]);
+        /* Nothing of a short word may be left: any two letters are two edits apart. */
+        if (d < best_distance && d < (int) len && d < (int) strlen(words[i])) {
             best = words[i];
             best_distance = d;
         }

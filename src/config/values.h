@@ -26,15 +26,24 @@ const char *value_word(const char *words, int index, char *text, size_t size);
 bool value_is_name(const char *text);
 
 /*
- * Fills in ${NAME} from the environment.  NULL, and the variable's name in `missing`,
- * if one is not set or empty.  The caller frees.
+ * Fills in ${NAME} from the environment; $${ stands for ${.  The caller frees *ret.
+ * On failure `why` says what was found and what was expected.
  */
-char *value_expand(const char *text, char *missing, size_t size);
+bool value_expand(const char *text, char **ret, char *why, size_t size) PR_MUSTCHECK;
 
-/* A connection string without its password.  The caller frees. */
+/* Is this something libpq would connect with? */
+bool value_is_dsn(const char *text);
+
+/*
+ * A connection string as pairs, every secret in it replaced by ***.  The caller frees.
+ * One that libpq cannot read may hold its password anywhere: it becomes *** as a whole.
+ */
 char *value_redact(const char *dsn);
 
-/* The word nearest to `text`, if it is near enough to be meant; else NULL. */
+/* "postgres, file or null" of "postgres|file|null".  Returns `text`. */
+const char *value_words_text(const char *words, char *text, size_t size);
+
+/* The one of the words that is likely to be meant by `text`, or NULL. */
 const char *value_nearest(const char *text, const char *const *words, size_t count);
 
 #endif

@@ -1,0 +1,15 @@
+/*
+ * check.h — what of a configuration goes together and what does not.
+ *
+ * Threads: the owner's.
+ */
+#ifndef PR_CHECK_H
+#define PR_CHECK_H
+
+#include "config/config.h"
+#include "config/mistakes.h"
+
+/* Single values have been checked; names that were not found are NULL. */
+void config_check_together(const struct config *config, struct mistakes *mistakes);
+
+#endif
