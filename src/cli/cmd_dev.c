@@ -113,7 +113,7 @@ write_config(struct dev *dev, struct error *err)
         "consumers:\n  rewards:\n    database: \"%s\"\n"
         "    from: {destination: events, topic: registration}\n    order: stream\n    lease: 2s\n"
         "    handlers:\n      RegistrationConfirmed: {sql: \"SELECT apply_reward_event(:consumer, "
-        ":event_id, :payload.playerId, :payload.points)\"}\n"
+        ":event_id, :payload.playerId, :payload.points)\"}\n    ignore: [RegistrationReopened]\n"
         "http: {listen: \"127.0.0.1:0\"}\n",
         shop, bus, rewards);
     free(shop);
