@@ -48,13 +48,16 @@ const char *const *command_option_all(const char *name);
 /* Finds the command and runs it; the whole program but for its main(). */
 int cli_main(int argc, char **argv);
 
-/* Says the error on stderr (as JSON with --json) and returns its exit code. */
+/*
+ * Says the error on stderr and returns its exit code.  With --json it is one object:
+ *     {"error", "hint", "code", "exit"}, if there are some "sqlstate", "mistakes": [line, …]
+ */
 int cli_fail(const struct command_env *env, const struct error *err);
 
 /* A wrong command line: says so and returns EXIT_USAGE. */
 int cli_usage(const char *fmt, ...) PR_PRINTF(1, 2);
 
-/* Reads the configuration; the mistakes have been written to stderr on failure. */
+/* Reads the configuration.  Its mistakes are on stderr then, or wait for cli_fail() (--json). */
 bool cli_config(const struct command_env *env, struct config **ret, struct error *err) PR_MUSTCHECK;
 
 /* Prints text for a person: control characters become '?'. */
@@ -63,7 +66,6 @@ void cli_print_safe(const char *text);
 int cmd_config_check(const struct command_env *env, int argc, char **argv);
 int cmd_config_show(const struct command_env *env, int argc, char **argv);
 int cmd_config_sample(const struct command_env *env, int argc, char **argv);
-int cmd_config_manual(const struct command_env *env, int argc, char **argv);
 int cmd_dev(const struct command_env *env, int argc, char **argv);
 int cmd_dlq_list(const struct command_env *env, int argc, char **argv);
 int cmd_dlq_show(const struct command_env *env, int argc, char **argv);

@@ -139,7 +139,7 @@ config_parse(const char *path, const char *text, size_t len, FILE *report, struc
         config = NULL;
         error_set_exit(err, ERR_STOP, EXIT_CONFIG, "config.invalid", "%s has %zu mistake%s", path,
                        count, count == 1 ? "" : "s");
-        error_hint(err, "mend the lines above, then `postrider config check`");
+        error_hint(err, "mend these lines, then `postrider config check`");
     }
     config_build_release(&r);
     mistakes_release(&r.mistakes);

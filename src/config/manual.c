@@ -2,20 +2,46 @@
 
 #include "config/options.h"
 #include "config/values.h"
+#include "core/strbuf.h"
 
 /* ------------------------------------------------------------------ config sample */
+
+enum { SAMPLE_WIDTH = 90 };
+
+/* A comment in lines of bounded width. */
+static void
+comment(FILE *out, const char *indent, const char *text)
+{
+    size_t room = SAMPLE_WIDTH - strlen(indent) - 2;
+
+    while (*text) {
+        size_t len = strlen(text);
+        if (len > room) {
+            len = room;
+            while (len > 0 && text[len] != ' ')
+                len--;
+            if (len == 0)
+                len = strcspn(text, " "); /* one word, longer than a line */
+        }
+        fprintf(out, "%s# %.*s\n", indent, (int) len, text);
+        text += len;
+        text += *text == ' ';
+    }
+}
 
 static void
 sample_comment(FILE *out, const char *indent, const struct option *o)
 {
+    struct strbuf text = {0};
     char words[128];
 
-    fprintf(out, "%s# %s", indent, o->help);
+    strbuf_adds(&text, o->help);
     if (o->words && o->type != OPTION_NAME_OF)
-        fprintf(out, " One of %s.", value_words_text(o->words, words, sizeof(words)));
+        strbuf_addf(&text, " One of %s.", value_words_text(o->words, words, sizeof(words)));
     if (!o->required && o->example && o->fallback)
-        fprintf(out, " Default: %s.", o->fallback);
-    fputc('\n', out);
+        strbuf_addf(&text, " Default: %s.", o->fallback);
+    comment(out, indent, strbuf_str(&text));
+    strbuf_release(&text);
 }
 
 /* What has neither a value in the sample nor belongs to its transport is commented out. */
@@ -68,9 +94,8 @@ options_write_sample(FILE *out)
 
 /* ------------------------------------------------------------------ the manual page */
 
-/* What scdoc takes for markup stands for itself here. */
-static void
-manual_text(FILE *out, const char *text)
+void
+scdoc_text(FILE *out, const char *text)
 {
     for (; *text; text++) {
         if (strchr("_*`<>[]\\#~|", *text))
@@ -85,14 +110,14 @@ manual_option(FILE *out, const struct option *o)
     char what[256];
 
     fputs("*", out);
-    manual_text(out, o->key);
+    scdoc_text(out, o->key);
     fputs("*: ", out);
-    manual_text(out, option_expected(o, what, sizeof(what)));
+    scdoc_text(out, option_expected(o, what, sizeof(what)));
     fputs("\n\t", out);
-    manual_text(out, o->help);
+    scdoc_text(out, o->help);
     if (o->more) {
         fputc(' ', out);
-        manual_text(out, o->more);
+        scdoc_text(out, o->more);
     }
     if (o->only)
         fprintf(out, " With transport %s only.", o->only);
@@ -100,7 +125,7 @@ manual_option(FILE *out, const struct option *o)
         fputs(" Required.", out);
     } else if (o->fallback) {
         fputs(" Default: ", out);
-        manual_text(out, o->fallback);
+        scdoc_text(out, o->fallback);
         fputs(".", out);
     }
     fputs("\n\n", out);
@@ -122,7 +147,7 @@ options_write_manual(FILE *out)
           out);
     for (size_t s = 0; s < section_count; s++) {
         fprintf(out, "# %s\n\n", sections[s].name);
-        manual_text(out, sections[s].help);
+        scdoc_text(out, sections[s].help);
         fputs(sections[s].named ? " A map from names to the options below.\n\n" : "\n\n", out);
         for (size_t i = 0; i < option_count; i++)
             if (strcmp(options[i].section, sections[s].name) == 0)

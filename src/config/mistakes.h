@@ -15,8 +15,8 @@
 
 struct mistakes {
     struct mistake *list; /* by line */
-    size_t count, cap; /* of the list, which has an end: a file of rubbish has thousands */
-    size_t untold;     /* found after the list was full */
+    size_t count, cap;    /* of the list, which has an end: a file of rubbish has thousands */
+    size_t untold;        /* found after the list was full */
     struct place *places;
     size_t place_count, place_cap;
 };

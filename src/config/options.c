@@ -71,9 +71,9 @@ const struct option options[] = {
      .only = "postgres",
      .fallback = "{aggregate_type}",
      .example = "\"{aggregate_type}\"",
-     .help = "Topic of an event: literal text and {aggregate_type}.",
-     .more = "Fixed text, {aggregate_type}, or both. Other parts of an event are refused: with "
-             "{event_type}, events of one stream would lie in several topics, without an order."},
+     .help = "Topic of an event.",
+     .more = "Other parts of an event are refused: with {event_type}, events of one stream would "
+             "lie in several topics, without an order."},
     {.section = "destinations",
      .key = "partitions",
      .type = OPTION_INTEGER,
@@ -200,9 +200,9 @@ const struct option options[] = {
      .required = true,
      .example = "\n      RegistrationConfirmed: {sql: \"SELECT apply_reward_event(:consumer, "
                 ":event_id, :payload.playerId, :payload.points)\"}",
-     .help = "Event type to handler: {sql: \"statement\"} with the parameters :consumer :event_id "
-             ":aggregate_type :aggregate_id :version :event_type :occurred_at :payload "
-             ":payload.a.b :header.name",
+     .help = "What is done with each type of event: {sql: \"statement\"}, with the parameters "
+             ":consumer, :event_id, :aggregate_type, :aggregate_id, :version, :event_type, "
+             ":occurred_at, :payload, :payload.a.b and :header.name.",
      .more =
          "Each parameter is bound, never spliced into the text. A path that the payload does not "
          "have makes the event a dead letter that names the path; JSON null is NULL. A "

@@ -85,6 +85,9 @@ void options_write_sample(FILE *out);
 /* Writes the manual page postrider.yaml(5) as scdoc source. */
 void options_write_manual(FILE *out);
 
+/* Writes text in which nothing is markup to scdoc. */
+void scdoc_text(FILE *out, const char *text);
+
 /* Writes the configuration as it is in force, defaults included, passwords not. */
 void options_write_config(const struct config *config, FILE *out);
 void options_write_json(const struct config *config, FILE *out);
