@@ -16,9 +16,8 @@ one_line(char *text)
         text[len - 1] = '\0';
 }
 
-static void
-set(struct error *err, enum error_class cls, enum exit_code exit, const char *code, const char *fmt,
-    va_list ap)
+static void PR_PRINTF(5, 0) set(struct error *err, enum error_class cls, enum exit_code exit,
+                                const char *code, const char *fmt, va_list ap)
 {
     memset(err, 0, sizeof(*err));
     err->cls = cls;
