@@ -124,8 +124,10 @@ read_list(struct reading *r, const struct option *o, const struct pair *pair, vo
         pair_expected(r, pair, "%s", option_expected(o, what, sizeof(what)));
         return;
     }
-    for (const yaml_node_item_t *i = pair->value->data.sequence.items.start;
-         i < pair->value->data.sequence.items.top; i++) {
+    const yaml_node_item_t *first = pair->value->data.sequence.items.start;
+    for (const yaml_node_item_t *i = first; i < pair->value->data.sequence.items.top; i++) {
+        if (!reading_count(r, pair, (size_t) (i - first)))
+            return;
         const yaml_node_t *node = yaml_document_get_node(r->doc, *i);
         struct pair item = {"", node_line(node), node, pair->where};
         char *text = pair_text(r, &item, "an event type", false);
@@ -133,11 +135,6 @@ read_list(struct reading *r, const struct option *o, const struct pair *pair, vo
             continue;
         GROW(*list, *count, cap);
         (*list)[(*count)++] = text;
-        if (*count == READING_MOST) {
-            mistake_add(&r->mistakes, pair->line, pair->where,
-                        "found %d entries or more, expected fewer", READING_MOST);
-            return;
-        }
     }
 }
 

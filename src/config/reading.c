@@ -85,6 +85,18 @@ pair_text(struct reading *r, const struct pair *pair, const char *what, bool man
     return text;
 }
 
+bool
+reading_count(struct reading *r, const struct pair *of, size_t index)
+{
+    if (index >= READING_MOST)
+        mistake_add(&r->mistakes, of->line, of->where, "found more than %d entries, expected fewer",
+                    READING_MOST);
+    else if (++r->entries == READING_MOST_TOTAL)
+        mistake_add(&r->mistakes, of->line, of->where,
+                    "found more than %d entries in all, expected fewer", READING_MOST_TOTAL);
+    return index < READING_MOST && r->entries < READING_MOST_TOTAL;
+}
+
 /* Is this node good for a key, and there for the first time? */
 static bool
 check_key(struct reading *r, const yaml_node_t *map, const yaml_node_pair_t *pair,
@@ -129,11 +141,8 @@ pair_each(struct reading *r, const struct pair *map, const char *what, pair_fn *
     const yaml_node_pair_t *first = map->value->data.mapping.pairs.start;
     const yaml_node_pair_t *end = map->value->data.mapping.pairs.top;
     for (const yaml_node_pair_t *p = first; p < end; p++) {
-        if (p - first == READING_MOST) {
-            mistake_add(&r->mistakes, map->line, map->where,
-                        "found more than %d entries, expected fewer", READING_MOST);
+        if (!reading_count(r, map, (size_t) (p - first)))
             return;
-        }
         if (!check_key(r, map->value, p, map->where))
             continue;
         const yaml_node_t *key = yaml_document_get_node(r->doc, p->key);

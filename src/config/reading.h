@@ -14,13 +14,17 @@
 #include "config/config.h"
 #include "config/mistakes.h"
 
-enum { READING_MOST = 1000 }; /* entries of one map or list: finding doubles is quadratic */
+enum {
+    READING_MOST = 1000,        /* entries of one map or list: finding doubles is quadratic */
+    READING_MOST_TOTAL = 20000, /* an alias counts each time, so that none can be a bomb */
+};
 
 /* One pass over a file. */
 struct reading {
     struct mistakes mistakes;
     yaml_document_t *doc;
     struct config *config; /* what is being filled */
+    size_t entries;        /* read so far */
     struct reference *references;
     size_t reference_count, reference_cap;
 };
@@ -48,6 +52,9 @@ void pair_expected(struct reading *r, const struct pair *pair, const char *fmt, 
  * was reported.  `what` says what is expected.
  */
 char *pair_text(struct reading *r, const struct pair *pair, const char *what, bool many_lines);
+
+/* Counts an entry of a map or list, its `index`-th; false, and reported, if there are too many. */
+bool reading_count(struct reading *r, const struct pair *of, size_t index) PR_MUSTCHECK;
 
 bool text_has_control(const char *text);
 int node_line(const yaml_node_t *node);

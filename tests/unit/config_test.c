@@ -327,6 +327,17 @@ a_file_that_is_too_deep_or_too_wide_is_refused(void **state)
     assert_string_equal(report,
                         "p.yaml:1: outboxes: found more than 1000 entries, expected fewer\n");
     free(report);
+    strbuf_reset(&text);
+    strbuf_adds(&text, "consumers:\n  c: {ignore: &i [a");
+    for (int i = 0; i < 900; i++)
+        strbuf_adds(&text, ", a");
+    strbuf_adds(&text, "]}\n");
+    for (int i = 0; i < 900; i++)
+        strbuf_addf(&text, "  c%d: {ignore: *i}\n", i);
+    report = report_of(strbuf_str(&text), &config);
+    assert_non_null(strstr(report, "p.yaml:24: consumers.c21.ignore: found more than 20000 "
+                                   "entries in all, expected fewer\n"));
+    free(report);
     strbuf_release(&text);
 }
 
