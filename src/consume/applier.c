@@ -80,8 +80,8 @@ applier_open(struct applier *a, struct error *err)
 
     applier_close(a);
     snprintf(purpose, sizeof(purpose), "consumer %s", a->config->name);
-    if (!pgconn_open(a->config->database, &options, &a->conn, err) ||
-        !schema_check(a->conn, err) || !find_consumer(a, err))
+    if (!pgconn_open(a->config->database, &options, &a->conn, err) || !schema_check(a->conn, err) ||
+        !find_consumer(a, err))
         return false;
     for (int i = 0; i < a->handler_count; i++)
         if (!handler_prepare(&a->handlers[i], a->conn, err))

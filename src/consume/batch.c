@@ -82,7 +82,8 @@ add_events(const struct attempt *t, struct pgparams *p)
     struct pgarray id = {0}, digest = {0}, type = {0}, aggregate = {0}, version = {0}, prev = {0},
                    kind = {0};
     struct pgarray *all[] = {&id, &digest, &type, &aggregate, &version, &prev, &kind};
-    static const unsigned types[] = {PG_UUID, PG_BYTEA, PG_TEXT, PG_TEXT, PG_INT8, PG_INT8, PG_CHAR};
+    static const unsigned types[] = {PG_UUID, PG_BYTEA, PG_TEXT, PG_TEXT,
+                                     PG_INT8, PG_INT8,  PG_CHAR};
 
     for (size_t i = 0; i < PR_LENGTH(all); i++)
         pgarray_start(all[i], types[i]);
@@ -289,8 +290,7 @@ run_effects(struct attempt *t, struct error *err)
     if (!pgconn_pipeline_synced(a->conn, err))
         return false;
     FAILPOINT("consumer.applied");
-    return queue_hits(t, &hits, err) &&
-           pgconn_pipeline_queue(a->conn, &stmt_commit, NULL, err) &&
+    return queue_hits(t, &hits, err) && pgconn_pipeline_queue(a->conn, &stmt_commit, NULL, err) &&
            pgconn_pipeline_sync(a->conn, err) && take_plain(t, hits > 0, err) &&
            take_commit(t, err);
 }

@@ -281,8 +281,8 @@ consumer_run(struct consumer *c, int stop_fd)
     while (!told_to_stop(c, c->wait_us)) {
         struct error err = {0};
         bool had_news = false;
-        bool ok = (pgconn_ok(c->applier.conn) && pgconn_ok(c->intake.conn)) ||
-                  connect_both(c, &err);
+        bool ok =
+            (pgconn_ok(c->applier.conn) && pgconn_ok(c->intake.conn)) || connect_both(c, &err);
         if (ok && look(c, &had_news, &err)) {
             c->failures = 0;
             adapt_wait(c, had_news);

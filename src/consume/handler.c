@@ -211,25 +211,24 @@ take_parameter(struct handler *h, const char **at, struct error *err)
         if (!value->path[value->depth - 1])
             return unknown_parameter(h, "payload.\"\"", err);
     }
-    return value->kind == VALUE_PAYLOAD || value->depth == 1 ||
-           unknown_parameter(h, "header", err);
+    return value->kind == VALUE_PAYLOAD || value->depth == 1 || unknown_parameter(h, "header", err);
 }
 
 /* A handler ends no transaction and changes no session. */
 static bool
 check_command(const struct handler *h, const char *sql, struct error *err)
 {
-    static const char *const allowed[] = {"select", "insert", "update", "delete", "merge",
-                                          "call",   "with",   "values"};
-    const char *word = sql;
+    static const char *const allowed[] = {"select", "insert", "update", "delete",
+                                          "merge",  "call",   "with",   "values"};
+    const char *word = sql, *before;
     size_t len = 0;
 
-    for (const char *before = NULL; before != word;) {
+    do {
         before = word;
         word += strspn(word, " \t\r\n(");
         if ((word[0] == '-' && word[1] == '-') || (word[0] == '/' && word[1] == '*'))
             word = skip_comment(word);
-    }
+    } while (before != word);
     while (is_word(word[len]))
         len++;
     for (size_t i = 0; i < PR_LENGTH(allowed); i++)
@@ -237,9 +236,11 @@ check_command(const struct handler *h, const char *sql, struct error *err)
             return true;
     error_set_exit(err, ERR_STOP, EXIT_CONFIG, "handler.statement",
                    "consumer %s: the handler of %s cannot be a statement that begins with \"%.*s\"",
-                   h->consumer, h->config->event_type, (int) (len ? len : strcspn(word, " ")), word);
-    return error_hint(err, "use one SELECT, INSERT, UPDATE, DELETE, MERGE, CALL, WITH or VALUES; it "
-                           "runs inside the consumer's own transaction");
+                   h->consumer, h->config->event_type, (int) (len ? len : strcspn(word, " ")),
+                   word);
+    return error_hint(err,
+                      "use one SELECT, INSERT, UPDATE, DELETE, MERGE, CALL, WITH or VALUES; it "
+                      "runs inside the consumer's own transaction");
 }
 
 static bool
@@ -338,7 +339,8 @@ no_text(const char *what, struct error *err)
 {
     error_set_exit(err, ERR_PERMANENT, EXIT_REFUSED, "payload.text",
                    "%s is no UTF-8 text, or holds a NUL byte", what);
-    return error_hint(err, "the producer must send text; PostgreSQL stores no such bytes in a text");
+    return error_hint(err,
+                      "the producer must send text; PostgreSQL stores no such bytes in a text");
 }
 
 static bool

@@ -19,7 +19,10 @@ utf8_is_text(const void *data, size_t len)
             return false;
         if (c < 0x80)
             continue;
-        int more = c >= 0xc2 && c <= 0xdf ? 1 : (c & 0xf0) == 0xe0 ? 2 : c >= 0xf0 && c <= 0xf4 ? 3 : 0;
+        int more = c >= 0xc2 && c <= 0xdf   ? 1
+                   : (c & 0xf0) == 0xe0     ? 2
+                   : c >= 0xf0 && c <= 0xf4 ? 3
+                                            : 0;
         if (more == 0 || end - at < more)
             return false;
         /* The second byte alone tells overlong forms, surrogates and what lies beyond U+10FFFF. */

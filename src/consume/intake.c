@@ -8,7 +8,6 @@
 #include "core/alloc.h"
 #include "core/bytes.h"
 
-
 static const struct pgstmt stmt_log = {
     "log_id",
     "SELECT log_id, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM postrider.meta",
@@ -107,8 +106,9 @@ overtaken(const struct intake *intake, int64_t part, int64_t ours, int64_t first
                    "partition %" PRId64 " of topic %s: the log has dropped messages %" PRId64
                    " to %" PRId64 " before they were consumed",
                    part, intake->topic, ours, first - 1);
-    return error_hint(err, "raise the destination's retention; what is missing must be repaired from the "
-                           "outbox, see docs/internals/consume.md, \"Overtaken\"");
+    return error_hint(
+        err, "raise the destination's retention; what is missing must be repaired from the "
+             "outbox, see docs/internals/consume.md, \"Overtaken\"");
 }
 
 static bool
@@ -243,7 +243,8 @@ column(const PGresult *res, int row, int col)
 bool
 intake_content(const PGresult *res, int row, int col, struct arena *arena, struct incoming *ret)
 {
-    struct slice names_column = column(res, row, col + 1), values_column = column(res, row, col + 2);
+    struct slice names_column = column(res, row, col + 1),
+                 values_column = column(res, row, col + 2);
     struct bytes names = {.at = names_column.data, .left = names_column.len};
     struct bytes values = {.at = values_column.data, .left = values_column.len};
     int count = array_length(&names, PG_TEXT);

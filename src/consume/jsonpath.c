@@ -142,7 +142,8 @@ escaped_char(const char **at, const char *end)
     return low >= 0xdc00 && low < 0xe000 ? 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00) : 0;
 }
 
-/* The string between `from` and `to`, quotes included, without its escapes; NULL if it cannot be. */
+/* The string between `from` and `to`, quotes included, without its escapes; NULL if it cannot be.
+ */
 static char *
 unescape(const char *from, const char *to, struct arena *arena)
 {
@@ -290,10 +291,13 @@ enum jsonpath_answer
 jsonpath_find(const void *text, size_t len, const char *const *path, int depth, struct arena *arena,
               const char **ret)
 {
-    struct scan s = {.at = text, .end = (const char *) text + len, .path = path, .depth = depth};
+    struct scan s = {.at = text, .path = path, .depth = depth};
 
     *ret = NULL;
-    if (!text || !scan_value(&s, 0))
+    if (!text)
+        return JSONPATH_BROKEN;
+    s.end = s.at + len;
+    if (!scan_value(&s, 0))
         return JSONPATH_BROKEN;
     skip_space(&s);
     if (s.at != s.end)

@@ -30,7 +30,8 @@ static const struct pgstmt stmt_consume = {
 };
 static const struct pgstmt stmt_fail = {
     "fail_parked",
-    "SELECT postrider.fail_parked($1::smallint, $2::bigint, $3::text, $4::text, $5::text, $6::text)",
+    "SELECT postrider.fail_parked($1::smallint, $2::bigint, $3::text, $4::text, $5::text, "
+    "$6::text)",
 };
 static const struct pgstmt stmt_unclaim = {
     "unclaim_parked",
@@ -153,8 +154,7 @@ pg_time(int64_t us)
 
 /* One postrider.parked_entry in binary form; the fields are those of the type, in its order. */
 static void
-add_entry(const struct applier *a, const struct work *work, struct arena *arena,
-          struct strbuf *out)
+add_entry(const struct applier *a, const struct work *work, struct arena *arena, struct strbuf *out)
 {
     const struct incoming *in = work->in;
     struct reason reason = reason_of(work, arena);

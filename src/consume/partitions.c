@@ -260,8 +260,8 @@ claim(struct partitions *p, struct pgconn *conn, int at_most, bool *ret_claimed,
         *ret_claimed = true;
         if (first) /* else the older leases end first, and theirs is the deadline */
             p->deadline_us = deadline_from(p, asked_at);
-        log_info("consumer.claimed", F_I64("partitions", PQntuples(res)),
-                 F_I64("owned", p->count), F_I64("of", p->total));
+        log_info("consumer.claimed", F_I64("partitions", PQntuples(res)), F_I64("owned", p->count),
+                 F_I64("of", p->total));
     }
     if (ok)
         PQclear(res);
@@ -324,7 +324,8 @@ partitions_keep(struct partitions *p, struct pgconn *conn, const char *host, boo
         return false;
     if (p->count < share && !claim(p, conn, share - p->count, ret_claimed, err))
         return false;
-    /* Partitions still wanted are asked for sooner: a dead owner's come free at their lease's end. */
+    /* Partitions still wanted are asked for sooner: a dead owner's come free at their lease's end.
+     */
     int64_t wait = p->lease_us * 3 / 10;
     if (p->count < share && wait > 500000)
         wait = 500000;

@@ -168,8 +168,8 @@ consumer_state_retry(struct consumer_state *state, const struct failure *failure
 
     uuid_format(&work->in->event_id, id);
     metric_add(state->metrics, METRIC_CONSUMER_RETRIES, (int) class_of(failure->cls), 1);
-    log_warn(failure->dead ? "consumer.event_dead" : "consumer.event_failed",
-             F_STR("event_id", id), F_STR("event_type", work->in->event_type),
+    log_warn(failure->dead ? "consumer.event_dead" : "consumer.event_failed", F_STR("event_id", id),
+             F_STR("event_type", work->in->event_type),
              F_STR("class", error_class_name(failure->cls)), F_STR("code", failure->code),
              F_STR("error", failure->message));
 }
@@ -198,8 +198,9 @@ consumer_state_waiting(struct consumer_state *state, const char *topic)
     running(state);
     if (!state->waiting)
         log_warn("consumer.no_topic", F_STR("topic", topic),
-                 F_STR("hint", "the topic is made when a relay first publishes to it; if none does, "
-                               "check from.topic of this consumer"));
+                 F_STR("hint",
+                       "the topic is made when a relay first publishes to it; if none does, "
+                       "check from.topic of this consumer"));
     state->waiting = true;
 }
 

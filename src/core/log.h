@@ -14,6 +14,7 @@
 #define PR_LOG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/error.h"
@@ -42,11 +43,13 @@ void log_write(enum log_level level, const char *event, const struct log_field *
 /* An error with its code, class, text, hint and SQLSTATE as fields. */
 void log_failure(enum log_level level, const char *event, const struct error *err);
 
+/* The first element only lets the list be empty; it is not passed on. */
 #define LOG_AT(level, event, ...)                                                                  \
-    log_write(level, event, (const struct log_field[]){__VA_ARGS__ __VA_OPT__(, ){.key = NULL}})
-#define log_debug(event, ...) LOG_AT(LOG_DEBUG, event, __VA_ARGS__)
-#define log_info(event, ...) LOG_AT(LOG_INFO, event, __VA_ARGS__)
-#define log_warn(event, ...) LOG_AT(LOG_WARN, event, __VA_ARGS__)
-#define log_error(event, ...) LOG_AT(LOG_ERROR, event, __VA_ARGS__)
+    log_write(level, event,                                                                        \
+              (const struct log_field[]){{.key = NULL}, ##__VA_ARGS__, {.key = NULL}} + 1)
+#define log_debug(event, ...) LOG_AT(LOG_DEBUG, event, ##__VA_ARGS__)
+#define log_info(event, ...) LOG_AT(LOG_INFO, event, ##__VA_ARGS__)
+#define log_warn(event, ...) LOG_AT(LOG_WARN, event, ##__VA_ARGS__)
+#define log_error(event, ...) LOG_AT(LOG_ERROR, event, ##__VA_ARGS__)
 
 #endif

@@ -12,10 +12,11 @@ enum { OUR_HEADERS = 11 };
 char *
 encode_time(int64_t us, struct arena *arena)
 {
-    char *text = arena_alloc(arena, 40);
+    char *text;
 
     if (us == INT64_MAX || us == INT64_MIN)
-        return strcpy(text, us == INT64_MAX ? "infinity" : "-infinity");
+        return arena_strdup(arena, us == INT64_MAX ? "infinity" : "-infinity");
+    text = arena_alloc(arena, 40);
     clock_format(us, text, 40);
     return text;
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -487,7 +488,7 @@ ask_range(struct relay_worker *w, struct big *big, struct load *load, struct err
     if (big->asked >= big->end || w->stop_by_us)
         return true;
     load->end = big->end - big->asked > big->range ? big->asked + big->range : big->end;
-    request.upto = load->end;
+    request.up_to = load->end;
     w->reading = true;
     return window_range_send(w->conn, &request, err);
 }
@@ -718,7 +719,7 @@ relay_new(const struct relay_config *config)
     w->state = relay_state_new(config->name);
     lanes_init(&w->lanes, 0, config->lease_us);
     if (gethostname(w->host, sizeof(w->host) - 1) != 0)
-        strcpy(w->host, "unknown");
+        snprintf(w->host, sizeof(w->host), "unknown");
     return w;
 }
 

@@ -262,7 +262,7 @@ window_range_send(struct pgconn *conn, const struct window_request *request, str
 
     add_window(&p, request);
     pgparams_i64(&p, request->after);
-    pgparams_i64(&p, request->upto);
+    pgparams_i64(&p, request->up_to);
     bool ok = pgconn_send(conn, &stmt_range, &p, err);
     arena_release(&arena);
     return ok;

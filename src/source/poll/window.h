@@ -72,7 +72,7 @@ struct window_request {
     const struct snapshot *done;
     const struct snapshot *open;
     int64_t after; /* big windows: ids above this … */
-    int64_t upto;  /* … up to this */
+    int64_t up_to; /* … up to this */
 };
 
 /* A window that is thought to be small: at most WINDOW_LIMIT rows, then `cut`. */
