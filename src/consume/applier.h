@@ -31,7 +31,8 @@ struct applier {
     struct partitions partitions;
     struct arena arena; /* parameters of the transaction under way */
 
-    /* An event whose handler breaks the connection again and again is found by going one at a time. */
+    /* An event whose handler breaks the connection again and again is found by going one at a time.
+     */
     bool careful;
     struct uuid suspect;
     int losses; /* in a row, with the suspect alone in its transaction */

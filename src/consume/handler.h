@@ -31,8 +31,8 @@ struct handler {
 };
 
 /*
- * Finds the parameters.  `number` tells the handlers of one connection apart.  Errors (stop, exit 78): handler.parameter (an unknown name),
- * handler.statement (not one that can be a handler).
+ * Finds the parameters.  `number` tells the handlers of one connection apart.  Errors (stop, exit
+ * 78): handler.parameter (an unknown name), handler.statement (not one that can be a handler).
  */
 bool handler_compile(const struct handler_config *config, const char *consumer, int number,
                      struct handler *ret, struct error *err) PR_MUSTCHECK;

@@ -34,7 +34,8 @@ struct incoming {
     int header_count;
 
     /* From the headers: */
-    const char *foreign; /* why this is no event of ours, NULL if it is one; the rest is then unset */
+    const char
+        *foreign; /* why this is no event of ours, NULL if it is one; the rest is then unset */
     struct uuid event_id;
     const char *aggregate_type;
     const char *aggregate_id;
@@ -42,7 +43,7 @@ struct incoming {
     int64_t version;
     int64_t prev; /* -1: the relay stamped none */
     const char *occurred_at;
-    int64_t occurred_at_us; /* since 1970; INT64_MIN and INT64_MAX are the infinities */
+    int64_t occurred_at_us;   /* since 1970; INT64_MIN and INT64_MAX are the infinities */
     const char *content_type; /* NULL: none */
     unsigned char digest[DIGEST_BYTES];
 };

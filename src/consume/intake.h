@@ -26,8 +26,8 @@ struct intake {
     const char *topic;
     char log_id[UUID_TEXT];
     int64_t server_us; /* the log's clock at the last intake_open() or intake_bounds() */
-    bool asked; /* a reading is under way */
-    int turn;   /* which partition is asked first, so that none starves */
+    bool asked;        /* a reading is under way */
+    int turn;          /* which partition is asked first, so that none starves */
 };
 
 struct intake_batch {

@@ -63,8 +63,8 @@ bool partitions_create(struct partitions *p, struct pgconn *conn,
  * exceeds its fair share and claims free partitions up to it.  Call between batches.
  * *ret_claimed: some came in; check their positions against the log before reading.
  */
-bool partitions_keep(struct partitions *p, struct pgconn *conn, const char *host,
-                     bool *ret_claimed, struct error *err) PR_MUSTCHECK;
+bool partitions_keep(struct partitions *p, struct pgconn *conn, const char *host, bool *ret_claimed,
+                     struct error *err) PR_MUSTCHECK;
 
 /* Whether applying is allowed now: the lease has not run out by our own clock. */
 bool partitions_may_apply(const struct partitions *p);

@@ -20,10 +20,10 @@ enum verdict {
 };
 
 enum {
-    MOST_REPEATS = 10,      /* of a deadlock or a serialization failure, before it counts */
-    MOST_UNKNOWN = 5,       /* tries of an error that we do not know */
-    MOST_COUNTED = 3,       /* tries of what may pass, but rarely does: foreign key, time-out */
-    MOST_CONNECTIONS = 3,   /* broken by one event's handler */
+    MOST_REPEATS = 10,    /* of a deadlock or a serialization failure, before it counts */
+    MOST_UNKNOWN = 5,     /* tries of an error that we do not know */
+    MOST_COUNTED = 3,     /* tries of what may pass, but rarely does: foreign key, time-out */
+    MOST_CONNECTIONS = 3, /* broken by one event's handler */
 };
 
 /* Whether the error asks for the same transaction once more, at once. */
