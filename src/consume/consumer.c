@@ -33,7 +33,6 @@ struct consumer {
     bool stopping;
 
     struct applier applier;
-    struct error broken; /* the handlers cannot be compiled: code is set */
     struct intake intake;
     struct intake_batch batch;
     struct consumer_state *state;
@@ -93,10 +92,6 @@ connect_both(struct consumer *c, struct error *err)
     int count;
     bool ok = false;
 
-    if (c->broken.code[0]) {
-        *err = c->broken;
-        return false;
-    }
     if (!applier_open(&c->applier, err) || !intake_open(&c->intake, c->config, err) ||
         !intake_bounds(&c->intake, &bounds, &count, err))
         goto out;
@@ -303,12 +298,12 @@ struct consumer *
 consumer_new(const struct consumer_config *config)
 {
     struct consumer *c = xcalloc(1, sizeof(*c));
+    struct error err;
 
     c->config = config;
     c->stop_fd = -1;
     c->state = consumer_state_new(config->name);
-    if (!applier_init(&c->applier, config, c->state, &c->broken))
-        PR_CHECK(c->broken.code[0] != '\0');
+    PR_CHECK(applier_init(&c->applier, config, c->state, &err)); /* consumer_check() came first */
     if (gethostname(c->host, sizeof(c->host) - 1) != 0)
         strcpy(c->host, "unknown");
     return c;

@@ -14,7 +14,7 @@
 
 struct consumer;
 
-struct consumer *consumer_new(const struct consumer_config *config);
+struct consumer *consumer_new(const struct consumer_config *config); /* after consumer_check() */
 void consumer_free(struct consumer *consumer); /* NULL is fine */
 
 /*

@@ -1,5 +1,6 @@
 #include "daemon/preflight.h"
 
+#include "consume/consumer.h"
 #include "pg/pgconn.h"
 #include "pg/schema.h"
 #include "transport/transport.h"
@@ -57,7 +58,7 @@ preflight(const struct config *config, bool relays, bool consumers, struct error
     for (size_t i = 0; consumers && i < config->consumer_count; i++) {
         const struct consumer_config *c = &config->consumers[i];
         if (!check_database(c->database, c->name, &stmt_consumer, "consumer", c->name, err) ||
-            !check_destination(c->destination, err))
+            !check_destination(c->destination, err) || !consumer_check(c, err))
             return false;
     }
     return true;

@@ -1,6 +1,7 @@
 """Decisions of the consumer, on postrider.consume_batch() itself: what each message
 becomes, given the stream's state, and the state it leaves."""
 import hashlib
+import os
 import pathlib
 import time
 import uuid
@@ -13,16 +14,6 @@ import pytest
 SQL = pathlib.Path(__file__).resolve().parents[2] / "sql"
 psycopg2.extras.register_uuid()
 START_MS = int(time.time() * 1000)
-
-
-def install(dsn):
-    """The schema as `postrider init` leaves it."""
-    with psycopg2.connect(dsn) as db, db.cursor() as cur:
-        for file in sorted(SQL.glob("[0-9]*.sql")) + sorted(SQL.glob("functions/*.sql")):
-            cur.execute(file.read_text())
-        cur.execute("SELECT postrider.make_partitions(3)")
-        cur.execute("SELECT postrider.register_consumer('rewards')")
-    db.close()
 
 
 def ident(name, days_ago=0):
@@ -120,10 +111,29 @@ class Consumer:
         return self.cur.fetchall()
 
 
+@pytest.fixture(scope="module", params=["15", "16"])
+def installed(request, servers):
+    """One database with the schema for all these tests."""
+    name = f"decisions_{os.getpid()}"
+    server = servers(request.param)
+    dsn = server.create(name)
+    with psycopg2.connect(dsn) as connection, connection.cursor() as cur:
+        for file in sorted(SQL.glob("[0-9]*.sql")) + sorted(SQL.glob("functions/*.sql")):
+            cur.execute(file.read_text())
+        cur.execute("SELECT postrider.make_partitions(3)")
+    connection.close()
+    yield dsn
+    server.drop(name)
+
+
 @pytest.fixture
-def db(rewards):
-    install(rewards)
-    connection = psycopg2.connect(rewards)
+def db(installed):
+    connection = psycopg2.connect(installed)
+    connection.cursor().execute(
+        "TRUNCATE postrider.consumer, postrider.consumer_partition, postrider.consumed, postrider.stream,"
+        " postrider.parked, postrider.attempt RESTART IDENTITY;"
+        " SELECT postrider.register_consumer('rewards')")
+    connection.commit()
     yield connection
     connection.close()
 
@@ -393,16 +403,16 @@ def test_an_unregistered_consumer_is_told(db):
     assert failed.value.pgcode == "PR002"
 
 
-def test_two_who_open_one_stream_at_once_do_not_both_apply(db, rewards):
+def test_two_who_open_one_stream_at_once_do_not_both_apply(db):
     consumer = Consumer(db)
     assert consumer.decide([V(1)]) == ["a"]
-    with psycopg2.connect(rewards) as other:
+    with psycopg2.connect(db.dsn) as other:
         other.cursor().execute("SET lock_timeout = '200ms'")
         with pytest.raises(psycopg2.errors.LockNotAvailable):
             Consumer(other).decide([V(1, name="b")])
     other.close()
     db.commit()
-    with psycopg2.connect(rewards) as other:
+    with psycopg2.connect(db.dsn) as other:
         assert Consumer(other).decide([V(1, name="b")]) == ["c"]
     other.close()
 
