@@ -1,8 +1,8 @@
 /*
  * preflight.h — what must hold before anything starts: every database answers, its
  * schema is ours, every relay and consumer is registered, every handler can be prepared.
- * A running program waits
- * out what breaks later; a start that cannot work says so at once.
+ * A running program waits out what breaks later; a start that cannot work says so at
+ * once.
  *
  * Threads: main, before the others.
  */
