@@ -297,8 +297,7 @@ highest(lane_set set, int count)
 }
 
 bool
-lanes_keep(struct lanes *lanes, struct pgconn *conn, const char *host, lane_set busy,
-           struct error *err)
+lanes_keep(struct lanes *lanes, struct pgconn *conn, const char *host, struct error *err)
 {
     int live = 1, share, owned;
 
@@ -309,7 +308,7 @@ lanes_keep(struct lanes *lanes, struct pgconn *conn, const char *host, lane_set 
     share = live > 1 ? (LANES + live - 1) / live : LANES;
     owned = lane_set_count(lanes->owned);
     if (owned > share) {
-        lane_set surplus = highest(lanes->owned & (lane_set) ~busy, owned - share);
+        lane_set surplus = highest(lanes->owned, owned - share);
         if (!lanes_give_back(lanes, conn, surplus, err))
             return false;
     } else if (owned < share && !claim(lanes, conn, share - owned, err)) {
@@ -370,6 +369,18 @@ lanes_cohort(const struct lanes *lanes, lane_set among)
             cohort |= (lane_set) (1 << n);
     }
     return cohort;
+}
+
+bool
+lanes_are_at(const struct lanes *lanes, const struct snapshot *now)
+{
+    for (int n = 0; n < LANES; n++) {
+        const struct lane *lane = &lanes->lane[n];
+        if ((lanes->owned & (1 << n)) &&
+            (snapshot_is_set(&lane->open) || !snapshot_equal(&lane->done, now)))
+            return false;
+    }
+    return true;
 }
 
 static bool

@@ -50,10 +50,10 @@ void lanes_init(struct lanes *lanes, int16_t relay, int64_t lease_us);
 
 /*
  * When it is due: says that this worker lives, renews what it owns, gives back what
- * exceeds its fair share, and claims free lanes up to it.  Call between windows, often.
- * `busy` lanes have something in flight and are not given back now.
+ * exceeds its fair share, and claims free lanes up to it.  Call often, between windows:
+ * nothing may be in flight.
  */
-bool lanes_keep(struct lanes *lanes, struct pgconn *conn, const char *host, lane_set busy,
+bool lanes_keep(struct lanes *lanes, struct pgconn *conn, const char *host,
                 struct error *err) PR_MUSTCHECK;
 
 /* Renews only, for calls from within a long wait. */
@@ -64,6 +64,9 @@ bool lanes_may_publish(const struct lanes *lanes);
 
 /* The first lane's position of `among`, and which others stand at the same place. */
 lane_set lanes_cohort(const struct lanes *lanes, lane_set among);
+
+/* Whether every owned lane stands at this snapshot, with no window half done. */
+bool lanes_are_at(const struct lanes *lanes, const struct snapshot *now);
 
 /* Everything `open` sees is done.  `with_rows`: those to be written now; others wait. */
 bool lanes_advance(struct lanes *lanes, struct pgconn *conn, lane_set set, lane_set with_rows,

@@ -626,31 +626,18 @@ serve_lanes(struct relay_worker *w, bool *ret_had_rows, struct error *err)
 static bool
 look(struct relay_worker *w, bool *ret_had_rows, struct error *err)
 {
-    char *before = w->probe.now.text ? xstrdup(w->probe.now.text) : NULL;
-    lane_set owned = w->lanes.owned;
-    bool ok = false;
-
     *ret_had_rows = false;
-    if (!lanes_keep(&w->lanes, w->conn, w->host, 0, err) ||
+    if (!lanes_keep(&w->lanes, w->conn, w->host, err) ||
         !lanes_flush(&w->lanes, w->conn, false, err))
-        goto out;
-    if (!w->lanes.owned) {
-        relay_state_round(w->state, &w->lanes);
-        ok = true;
-        goto out;
+        return false;
+    if (w->lanes.owned) {
+        if (!window_probe(w->conn, &w->probe, err))
+            return false;
+        relay_state_clock(w->state, w->probe.server_us);
     }
-    if (!window_probe(w->conn, &w->probe, err))
-        goto out;
-    relay_state_clock(w->state, w->probe.server_us);
     relay_state_round(w->state, &w->lanes);
-    /* The same text means that nothing was committed since; a lane just claimed may be behind. */
-    ok = before && owned == w->lanes.owned && strcmp(before, w->probe.now.text) == 0
-             ? true
-             : serve_lanes(w, ret_had_rows, err);
-
-out:
-    free(before);
-    return ok;
+    /* Nothing was committed since the last window: no query at all. */
+    return lanes_are_at(&w->lanes, &w->probe.now) || serve_lanes(w, ret_had_rows, err);
 }
 
 static void
