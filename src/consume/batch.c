@@ -33,6 +33,7 @@ struct attempt {
     int count;
     enum stage stage;
     int culprit; /* index of the work whose handler failed, -1: none is known */
+    int parked;
 };
 
 /* ------------------------------------------------------------------ deciding */
@@ -272,18 +273,19 @@ run_effects(struct attempt *t, struct error *err)
     struct applier *a = t->a;
     struct pgparams p = {.arena = &a->arena};
     bool answers;
-    int parked = parking_params(a, t->works, t->count, &p), hits = 0;
+    int hits = 0;
 
+    t->parked = parking_params(a, t->works, t->count, &p);
     t->stage = STAGE_HANDLE;
     if (!queue_handlers(t, &answers, err) ||
-        (parked > 0 && !pgconn_pipeline_queue(a->conn, &stmt_park, &p, err)) ||
+        (t->parked > 0 && !pgconn_pipeline_queue(a->conn, &stmt_park, &p, err)) ||
         (!answers && !pgconn_pipeline_queue(a->conn, &stmt_commit, NULL, err)) ||
         !pgconn_pipeline_sync(a->conn, err))
         return false;
     if (!take_handlers(t, err))
         return false;
     t->stage = STAGE_DECIDE;
-    if (!take_plain(t, parked > 0, err))
+    if (!take_plain(t, t->parked > 0, err))
         return false;
     if (!answers)
         return take_commit(t, err);
@@ -327,6 +329,8 @@ run_once(struct attempt *t, struct error *err)
     if (!pgconn_pipeline_exit(a->conn, err))
         return false;
     FAILPOINT("consumer.committed");
+    if (t->parked > 0)
+        FAILPOINT("consumer.parked");
     moved(t);
     consumer_state_decided(a->state, t->works, t->count);
     return true;
