@@ -174,13 +174,10 @@ unknown_parameter(const struct handler *h, const char *name, struct error *err)
     error_set_exit(err, ERR_STOP, EXIT_CONFIG, "handler.parameter",
                    "consumer %s: the handler of %s has an unknown parameter :%s", h->consumer,
                    h->config->event_type, name);
-    if (near)
-        return error_hint(err, "did you mean :%s? a member of the payload is written :payload.%s",
-                          near, name);
     return error_hint(err,
-                      "a member of the payload is written :payload.%s, a header :header.%s; in an "
-                      "array slice put a space behind the colon",
-                      name, name);
+                      "%s%s%sa member of the payload is written :payload.name, a header "
+                      ":header.name; in an array slice put a space behind the colon",
+                      near ? "did you mean :" : "", near ? near : "", near ? "? " : "");
 }
 
 /* ":payload.a.b": the value and where the text goes on. */
@@ -209,7 +206,7 @@ take_parameter(struct handler *h, const char **at, struct error *err)
         (*at)++;
         value->path[value->depth++] = take_name(at);
         if (!value->path[value->depth - 1])
-            return unknown_parameter(h, "payload.\"\"", err);
+            return unknown_parameter(h, "payload.\"\" (an empty name)", err);
     }
     return value->kind == VALUE_PAYLOAD || value->depth == 1 || unknown_parameter(h, "header", err);
 }

@@ -22,6 +22,7 @@ static const char *const disk_hint =
 /* First match wins, so whole codes stand before the class they belong to. */
 static const struct sqlstate_rule rules[] = {
     {"PR001", T, SERVER, true, EXIT_FAULT, "fenced.partition", NULL},
+    {"PR002", S, SERVER, false, EXIT_CONFIG, "consumer.unknown", NULL},
     {"PR010", T, SERVER, true, EXIT_FAULT, "fenced.lane", NULL},
     {"PR011", D, SERVER, false, EXIT_CONFIG, "log.no_topic", NULL},
     {"PR012", S, SERVER, false, EXIT_CONFIG, "log.partitions", NULL},

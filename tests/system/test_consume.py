@@ -353,7 +353,7 @@ def test_a_missing_member_is_permanent_and_named(place, topic):
 
 
 @pytest.mark.parametrize("handler, told", [
-    ("SELECT apply_reward_event(:consumer, :event_id, :playerId, :payload.points)", ":payload.playerId"),
+    ("SELECT apply_reward_event(:consumer, :event_id, :playerId, :payload.points)", "parameter :playerId"),
     ("SELECT no_such_function(:event_id)", "42883"),
     ("COMMIT", "cannot be a statement"),
     ("SELECT apply_reward_event($1, :event_id, 'p', 1)", "by number"),
