@@ -15,7 +15,7 @@
 struct consumer;
 
 struct consumer *consumer_new(const struct consumer_config *config); /* after consumer_check() */
-void consumer_free(struct consumer *consumer); /* NULL is fine */
+void consumer_free(struct consumer *consumer);                       /* NULL is fine */
 
 /*
  * Works until `stop_fd` becomes readable; then commits or undoes what is under way, within

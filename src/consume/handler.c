@@ -208,7 +208,8 @@ take_parameter(struct handler *h, const char **at, struct error *err)
         if (!value->path[value->depth - 1])
             return unknown_parameter(h, "payload.\"\" (an empty name)", err);
     }
-    return value->kind == VALUE_PAYLOAD || value->depth == 1 || unknown_parameter(h, "header", err);
+    return value->kind == VALUE_PAYLOAD || value->depth == 1 ||
+           unknown_parameter(h, "header without a name", err);
 }
 
 /* A handler ends no transaction and changes no session. */

@@ -25,15 +25,18 @@ named_parameters_become_numbered_ones(void **state)
         int count;
     } cases[] = {
         {"SELECT f(:consumer, :event_id, :payload.a.b)", "SELECT f($1, $2, $3)", 3},
-        {"SELECT :version, :aggregate_version, :event_type, :occurred_at", "SELECT $1, $2, $3, $4", 4},
+        {"SELECT :version, :aggregate_version, :event_type, :occurred_at", "SELECT $1, $2, $3, $4",
+         4},
         {"SELECT :aggregate_type||:aggregate_id", "SELECT $1||$2", 2},
         {"SELECT :event_id, :event_id", "SELECT $1, $2", 2},
         {"SELECT :payload.a::text::int", "SELECT $1::text::int", 1},
-        {"SELECT ':event_id', 'it''s :nothing', :event_id", "SELECT ':event_id', 'it''s :nothing', $1", 1},
+        {"SELECT ':event_id', 'it''s :nothing', :event_id",
+         "SELECT ':event_id', 'it''s :nothing', $1", 1},
         {"SELECT E'\\':nothing', :event_id", "SELECT E'\\':nothing', $1", 1},
         {"SELECT some'\\', :event_id", "SELECT some'\\', $1", 1},
         {"SELECT \":nothing\", :event_id", "SELECT \":nothing\", $1", 1},
-        {"SELECT $$:nothing$$, $q$ $$:no $q$, :event_id", "SELECT $$:nothing$$, $q$ $$:no $q$, $1", 1},
+        {"SELECT $$:nothing$$, $q$ $$:no $q$, :event_id", "SELECT $$:nothing$$, $q$ $$:no $q$, $1",
+         1},
         {"SELECT a$b$c, :event_id -- :nothing", "SELECT a$b$c, $1 -- :nothing", 1},
         {"SELECT 1 /* :no /* :no */ :no */ + :version", "SELECT 1 /* :no /* :no */ :no */ + $1", 1},
         {"SELECT (:payload.list::int[])[1:2]", "SELECT ($1::int[])[1:2]", 1},
@@ -146,7 +149,8 @@ bind(const char *sql, const struct incoming *in, struct pgparams *ret, struct er
 static void
 values_are_bound_as_text(void **state)
 {
-    struct incoming in = an_event("{\"n\": 12345678901234567890.10, \"nil\": null, \"o\": [1, {\"a\" : 2}]}");
+    struct incoming in =
+        an_event("{\"n\": 12345678901234567890.10, \"nil\": null, \"o\": [1, {\"a\" : 2}]}");
     struct arena arena = {0};
     struct pgparams p = {.arena = &arena};
     struct error err;

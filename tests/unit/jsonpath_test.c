@@ -9,8 +9,12 @@ find(const char *json, const char *a, const char *b, enum jsonpath_answer expect
 {
     const char *path[] = {a, b}, *text;
 
-    assert_int_equal(
-        jsonpath_find(json, strlen(json), path, b ? 2 : a ? 1 : 0, arena, &text), expected);
+    assert_int_equal(jsonpath_find(json, strlen(json), path,
+                                   b   ? 2
+                                   : a ? 1
+                                       : 0,
+                                   arena, &text),
+                     expected);
     return text;
 }
 
@@ -67,11 +71,34 @@ static void
 what_is_no_json_is_broken(void **state)
 {
     static const char *const texts[] = {
-        "",          " ",          "{",          "{\"a\"",        "{\"a\":",      "{\"a\":1",
-        "{\"a\":1,", "{\"a\":1,}", "{a:1}",      "{\"a\" 1}",     "[1,]",         "[1 2]",
-        "{\"a\":01}", "{\"a\":1.}", "{\"a\":.5}", "{\"a\":+1}",   "{\"a\":1e}",   "{\"a\":-}",
-        "{\"a\":\"x}", "{\"a\":\"\\x\"}", "{\"a\":\"\\u12\"}", "{\"a\":\"\n\"}", "{\"a\":tru}",
-        "{\"a\":1}x", "{\"a\":'x'}", "nul", "\"\\", "{\"a\":NaN}",
+        "",
+        " ",
+        "{",
+        "{\"a\"",
+        "{\"a\":",
+        "{\"a\":1",
+        "{\"a\":1,",
+        "{\"a\":1,}",
+        "{a:1}",
+        "{\"a\" 1}",
+        "[1,]",
+        "[1 2]",
+        "{\"a\":01}",
+        "{\"a\":1.}",
+        "{\"a\":.5}",
+        "{\"a\":+1}",
+        "{\"a\":1e}",
+        "{\"a\":-}",
+        "{\"a\":\"x}",
+        "{\"a\":\"\\x\"}",
+        "{\"a\":\"\\u12\"}",
+        "{\"a\":\"\n\"}",
+        "{\"a\":tru}",
+        "{\"a\":1}x",
+        "{\"a\":'x'}",
+        "nul",
+        "\"\\",
+        "{\"a\":NaN}",
     };
     struct arena arena = {0};
 
@@ -84,9 +111,9 @@ what_is_no_json_is_broken(void **state)
 static void
 a_text_that_postgresql_cannot_hold_is_broken(void **state)
 {
-    static const char *const texts[] = {
-        "{\"a\":\"\\u0000\"}", "{\"a\":\"\\ud83d\"}", "{\"a\":\"\\ude00\"}",
-        "{\"a\":\"\\ud83d\\u0041\"}", "{\"a\":\"\\ud83dx\"}"};
+    static const char *const texts[] = {"{\"a\":\"\\u0000\"}", "{\"a\":\"\\ud83d\"}",
+                                        "{\"a\":\"\\ude00\"}", "{\"a\":\"\\ud83d\\u0041\"}",
+                                        "{\"a\":\"\\ud83dx\"}"};
     struct arena arena = {0};
 
     (void) state;
@@ -121,8 +148,7 @@ every_prefix_of_a_text_is_broken(void **state)
     (void) state;
     for (size_t len = 0; len < sizeof(json) - 1; len++)
         assert_int_equal(jsonpath_find(json, len, path, 1, &arena, &text), JSONPATH_BROKEN);
-    assert_int_equal(jsonpath_find(json, sizeof(json) - 1, path, 1, &arena, &text),
-                     JSONPATH_FOUND);
+    assert_int_equal(jsonpath_find(json, sizeof(json) - 1, path, 1, &arena, &text), JSONPATH_FOUND);
     arena_release(&arena);
 }
 
