@@ -1,20 +1,39 @@
 #include "core/digest.h"
 
 #include <openssl/evp.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/error.h"
 
 /* One context per thread: making one costs more than hashing a small event. */
+static pthread_key_t context_key;
+static pthread_once_t context_once = PTHREAD_ONCE_INIT;
+
+static void
+free_context(void *ctx)
+{
+    EVP_MD_CTX_free(ctx);
+}
+
+static void
+make_key(void)
+{
+    PR_CHECK(pthread_key_create(&context_key, free_context) == 0);
+}
+
 static EVP_MD_CTX *
 thread_context(void)
 {
-    static _Thread_local EVP_MD_CTX *ctx;
+    EVP_MD_CTX *ctx;
 
-    if (!ctx)
+    PR_CHECK(pthread_once(&context_once, make_key) == 0);
+    ctx = pthread_getspecific(context_key);
+    if (!ctx) {
         ctx = EVP_MD_CTX_new();
-    PR_CHECK(ctx != NULL);
+        PR_CHECK(ctx != NULL && pthread_setspecific(context_key, ctx) == 0);
+    }
     PR_CHECK(EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1);
     return ctx;
 }
