@@ -11,8 +11,10 @@ import time
 import urllib.error
 import urllib.request
 
+import psycopg2.extras
 import pytest
 
+psycopg2.extras.register_uuid()  # for all tests alike: it holds for the whole process
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -20,7 +22,7 @@ from servers.postgres import PostgresServer, with_autocommit  # noqa: E402
 
 BIN = os.environ.get("POSTRIDER_BIN", str(ROOT / "build" / "src" / "postrider"))
 TEST_BIN = os.environ.get("TEST_BIN", str(ROOT / "build-test" / "src" / "postrider"))
-VERSIONS = ["15", "16"] + ([os.environ["PG"]] if os.environ.get("PG") else [])
+VERSIONS = os.environ.get("PG_VERSIONS", "15 16").split() + os.environ.get("PG", "").split()
 numbers = itertools.count(1)
 
 
@@ -121,7 +123,7 @@ class Place:
         return self.sql(database, statement, args)[0][0]
 
     def emit(self, aggregate, version, points=10, player="p1", kind="RegistrationConfirmed"):
-        return self.value("shop", "SELECT postrider.emit('registration', %s, %s, %s, %s::jsonb)",
+        return self.value("shop", "SELECT postrider.emit('registration', %s, %s, %s, %s::jsonb)::text",
                           (aggregate, version, kind, json.dumps({"playerId": player, "points": points})))
 
     def close(self):

@@ -10,8 +10,6 @@ import pytest
 
 from conftest import http, wait_until
 
-psycopg2.extras.register_uuid()
-
 
 class Topic:
     """The topic `registration` of the bus, written to as a relay does."""

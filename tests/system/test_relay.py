@@ -34,7 +34,7 @@ def test_F01_a_late_commit_with_an_early_id_is_published(place):
     process = place.start("--only", "relays")
     late = psycopg2.connect(place.dsns["shop"])
     cursor = late.cursor()
-    cursor.execute("SELECT postrider.emit('registration', 'late', 1, 'E', '{}')")
+    cursor.execute("SELECT postrider.emit('registration', 'late', 1, 'E', '{}')::text")
     early_id = cursor.fetchone()[0]
     second = place.emit("other", 1)
     wait_until(lambda: published(place) == [second], what="the second event")
@@ -65,7 +65,7 @@ def test_F34_a_prepared_event_comes_when_it_is_committed(place):
     place.start("--only", "relays")
     writer = psycopg2.connect(place.dsns["shop"])
     cursor = writer.cursor()
-    cursor.execute("SELECT postrider.emit('registration', 'p', 1, 'E', '{}')")
+    cursor.execute("SELECT postrider.emit('registration', 'p', 1, 'E', '{}')::text")
     event_id = cursor.fetchone()[0]
     cursor.execute("PREPARE TRANSACTION %s", (place.names["shop"],))
     writer.rollback()
@@ -80,10 +80,10 @@ def test_rolled_back_and_savepoint_events_never_leave(place):
     place.start("--only", "relays")
     writer = psycopg2.connect(place.dsns["shop"])
     cursor = writer.cursor()
-    cursor.execute("SELECT postrider.emit('registration', 'x', 1, 'E', '{}')")
+    cursor.execute("SELECT postrider.emit('registration', 'x', 1, 'E', '{}')::text")
     writer.rollback()
     cursor.execute("SAVEPOINT s; SELECT postrider.emit('registration', 'y', 1, 'E', '{}'); ROLLBACK TO s")
-    cursor.execute("SELECT postrider.emit('registration', 'z', 1, 'E', '{}')")
+    cursor.execute("SELECT postrider.emit('registration', 'z', 1, 'E', '{}')::text")
     kept = cursor.fetchone()[0]
     writer.commit()
     last = place.emit("last", 1)
