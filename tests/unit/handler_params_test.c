@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "consume/handler.h"
+#include "core/strbuf.h"
 #include "consume/incoming.h"
 #include "core/attr.h"
 
@@ -99,19 +100,21 @@ what_cannot_be_a_handler_is_refused_with_a_remedy(void **state)
 static void
 more_parameters_than_a_statement_takes_are_refused(void **state)
 {
-    char sql[1024] = "SELECT :version";
+    struct strbuf sql = {0};
     struct handler handler;
     struct error err;
 
     (void) state;
+    strbuf_adds(&sql, "SELECT :version");
     for (int i = 1; i < PGPARAMS_MAX; i++)
-        strcat(sql, ",:version");
-    assert_true(compile(sql, &handler, &err));
+        strbuf_adds(&sql, ",:version");
+    assert_true(compile(strbuf_str(&sql), &handler, &err));
     assert_int_equal(handler.count, PGPARAMS_MAX);
     handler_release(&handler);
-    strcat(sql, ",:version");
-    assert_false(compile(sql, &handler, &err));
+    strbuf_adds(&sql, ",:version");
+    assert_false(compile(strbuf_str(&sql), &handler, &err));
     assert_non_null(strstr(err.hint, ":payload"));
+    strbuf_release(&sql);
 }
 
 /* ------------------------------------------------------------------ binding */
