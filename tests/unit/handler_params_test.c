@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 #include "consume/handler.h"
-#include "core/strbuf.h"
 #include "consume/incoming.h"
 #include "core/attr.h"
+#include "core/strbuf.h"
 
 static bool
 compile(const char *sql, struct handler *ret, struct error *err)
