@@ -27,11 +27,12 @@ class Producer(threading.Thread):
         self.dsn, self.streams, self.seconds, self.pause = dsn, streams, seconds, pause
         self.random = random.Random(seed)
         self.committed = 0
+        self.enough = threading.Event()
 
     def run(self):
         deadline = time.monotonic() + self.seconds
         conn = None
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not self.enough.is_set():
             try:
                 conn = conn or psycopg2.connect(self.dsn)
                 self.transaction(conn)
@@ -44,6 +45,10 @@ class Producer(threading.Thread):
                 time.sleep(self.pause)
         if conn:
             conn.close()
+
+    def finish(self):
+        self.enough.set()
+        self.join()
 
     @classmethod
     def next_amount(cls):

@@ -33,7 +33,7 @@ def test_killed_at(place, name, case, visit):
         place.sql("shop", """SELECT count(postrider.emit('registration', 'b' || i % 50, i / 50 + 1,
             'RegistrationConfirmed', jsonb_build_object('playerId', 'p1', 'points', i + 10000)))
             FROM generate_series(0, 11999) i""")
-    producers = [Producer(place.dsns["shop"], seconds=1.5, seed=seed, pause=0.01) for seed in range(3)]
+    producers = [Producer(place.dsns["shop"], seconds=120, seed=seed, pause=0.01) for seed in range(3)]
     for producer in producers:
         producer.start()
     process = place.start(failpoint=f"{name}@{visit}=kill")
@@ -41,8 +41,9 @@ def test_killed_at(place, name, case, visit):
     assert process.returncode == -signal.SIGKILL, process.log.read_text()[-2000:]
     assert f"failpoint {name}" in process.log.read_text()
     process = place.start()
+    wait_until(lambda: "consumer.running" in process.log.read_text(), what="the new process")
     for producer in producers:
-        producer.join()
+        producer.finish()
     wait_until(lambda: at_rest(place), timeout=60, what="rest")
     judge(place)
     assert place.stop(process) == 0
@@ -53,7 +54,7 @@ def test_killed_again_and_again(place):
     """Dies at one place after the other without ever coming to rest in between."""
     place.write_config(lease="300ms")
     prepare(place)
-    producers = [Producer(place.dsns["shop"], seconds=12, seed=seed, pause=0.02) for seed in range(3)]
+    producers = [Producer(place.dsns["shop"], seconds=600, seed=seed, pause=0.02) for seed in range(3)]
     for producer in producers:
         producer.start()
     for name, visit in itertools.product(("relay.confirmed", "consumer.applied", "relay.sent", "consumer.committed"),
@@ -62,7 +63,7 @@ def test_killed_again_and_again(place):
         wait_until(lambda p=process: p.poll() is not None, what=f"failpoint {name}")
     place.start()
     for producer in producers:
-        producer.join()
+        producer.finish()
     wait_until(lambda: at_rest(place), timeout=60, what="rest")
     result = judge(place)
     assert result["events"] > 100
