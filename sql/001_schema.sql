@@ -348,6 +348,7 @@ GRANT SELECT ON postrider.schema_version, postrider.meta
     TO postrider_relay, postrider_consumer, postrider_operator, postrider_maint;
 GRANT SELECT ON postrider.outbox, postrider.relay, postrider.lane, postrider.route, postrider.instance
     TO postrider_relay;
+GRANT SELECT ON SEQUENCE postrider.outbox_id_seq TO postrider_relay; -- where the ids end; USAGE would let it take some
 GRANT UPDATE (owner, epoch, lease_until, done_snap, open_snap, open_pos)
     ON postrider.lane TO postrider_relay;
 GRANT INSERT ON postrider.route TO postrider_relay;

@@ -28,7 +28,7 @@ enum {
     DRAIN_US = 2000000,        /* for what is under way when we are told to stop */
     SETTLE_SLICE_US = 500000,  /* a wait for the destination, between two looks at the lease */
     BIG_XIDS = 20000,          /* so many transactions behind: read by id ranges from the start */
-    FIRST_RANGE = 4000,        /* ids in the first range of a big window … */
+    FIRST_RANGE = 8000,        /* ids in the first range of a big window … */
     MOST_RANGE = 2000000,      /* … and in the widest, where few rows are ours */
     WANTED_ROWS = 5000,
 };

@@ -10,6 +10,7 @@
 
 /* Payload bytes read at once, as stored; whatever is in one row is always read. */
 #define BYTE_BUDGET "8388608"
+#define BYTE_BUDGET_VALUE 8388608
 
 /* Seconds from PostgreSQL's epoch (2000-01-01) back to ours. */
 static const int64_t epoch_shift_us = 946684800LL * 1000000;
@@ -28,14 +29,16 @@ const char *const window_setup[] = {
     " payload, body, content_type, headers, occurred_at, inserted_at"
 #define ROW_SIZE "coalesce(pg_column_size(payload), 0) + coalesce(pg_column_size(body), 0) AS size"
 
-/* The rows of the innermost part, in id order, up to the byte budget. */
+/*
+ * The rows of the innermost part, in id order, up to and with the one that crosses the
+ * byte budget.  `bytes` tells the reader whether that one came.
+ */
 #define READ_BOUNDED(inner)                                                                        \
     "SELECT id, lane, event_id, aggregate_type, aggregate_id, aggregate_version, event_type,"      \
-    " payload::text, body, content_type, headers::text, occurred_at, inserted_at, more"            \
-    " FROM (SELECT *, lead(bytes) OVER (ORDER BY id) > " BYTE_BUDGET " AS more"                    \
-    "   FROM (SELECT *, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS bytes"            \
-    "         FROM (" inner ") u) v) w"                                                            \
-    " WHERE bytes <= " BYTE_BUDGET " OR bytes = size ORDER BY id"
+    " payload::text, body, content_type, headers::text, occurred_at, inserted_at, bytes"           \
+    " FROM (SELECT *, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS bytes"              \
+    "       FROM (" inner ") u) w"                                                                 \
+    " WHERE bytes - size < " BYTE_BUDGET " ORDER BY id"
 
 /* $1 lanes, $2 xmax(done), $3 open, $4 late transactions, $5 limit */
 static const struct pgstmt stmt_window = {
@@ -80,11 +83,16 @@ static const struct pgstmt stmt_first_xid = {
 };
 static const struct pgstmt stmt_slice = {
     "bounds_slice",
-    "SELECT min(id), max(id) FROM postrider.outbox WHERE xid >= $1::xid8 AND xid < $2::xid8",
+    "SELECT min(id) FROM postrider.outbox WHERE xid >= $1::xid8 AND xid < $2::xid8",
 };
 static const struct pgstmt stmt_late = {
     "bounds_late",
-    "SELECT min(id), max(id) FROM postrider.outbox WHERE xid = ANY ($1::xid8[])",
+    "SELECT min(id) FROM postrider.outbox WHERE xid = ANY ($1::xid8[])",
+};
+/* Asked after `open` was taken, so it is at least the id of any row that sees. */
+static const struct pgstmt stmt_last_id = {
+    "bounds_last_id",
+    "SELECT last_value FROM postrider.outbox_id_seq",
 };
 
 /* ------------------------------------------------------------------ probe */
@@ -192,9 +200,7 @@ take_rows(PGresult *res, int limit, struct arena *arena, struct window_rows *ret
     ret->rows = arena_alloc(arena, sizeof(*ret->rows) * (size_t) (count + 1));
     for (int n = 0; n < ret->count; n++)
         read_row(res, n, &ret->rows[n]);
-    /* A bool in binary is one byte; NULL behind the last row means nothing was left out. */
-    ret->cut = count > limit ||
-               (count > 0 && !PQgetisnull(res, count - 1, 13) && *PQgetvalue(res, count - 1, 13));
+    ret->cut = count > limit || (count > 0 && binary_i64(res, count - 1, 13) >= BYTE_BUDGET_VALUE);
 }
 
 /* $1 lanes, $2 xmax(done), $3 open, $4 late transactions */
@@ -304,14 +310,13 @@ widen(struct bounds *bounds, const PGresult *res)
 {
     if (PQgetisnull(res, 0, 0))
         return;
-    int64_t low = pgresult_i64(res, 0, 0), high = pgresult_i64(res, 0, 1);
+    int64_t low = pgresult_i64(res, 0, 0);
     if (!bounds->found || low < bounds->low)
         bounds->low = low;
-    if (!bounds->found || high > bounds->high)
-        bounds->high = high;
     bounds->found = true;
 }
 
+/* Transactions that had begun before `done` and ended since; and where the ids end. */
 static bool
 step_late(struct pgconn *conn, const struct window_request *request, struct bounds *bounds,
           struct error *err)
@@ -327,12 +332,37 @@ step_late(struct pgconn *conn, const struct window_request *request, struct boun
     if (ok) {
         widen(bounds, res);
         PQclear(res);
+        ok = pgconn_query(conn, &stmt_last_id, NULL, &res, err);
+    }
+    if (ok) {
+        bounds->high = pgresult_i64(res, 0, 0);
+        PQclear(res);
         bounds->next_xid = request->done->xmax;
         bounds->slice = FIRST_SLICE;
     }
     strbuf_release(&late);
     arena_release(&arena);
     return ok;
+}
+
+/*
+ * When no row is older than the window, it begins where the ids begin: a relay that reads
+ * an outbox from its start needs no search.
+ */
+static bool
+step_whole(struct pgconn *conn, const struct window_request *request, struct bounds *bounds,
+           struct error *err)
+{
+    PGresult *res;
+
+    if (!query_xids(conn, &stmt_first_xid, 0, request->done->xmax, &res, err))
+        return false;
+    if (PQntuples(res) == 0) {
+        bounds->low = 1;
+        bounds->found = bounds->finished = true;
+    }
+    PQclear(res);
+    return true;
 }
 
 /* Jumps over transactions that wrote no event; false in *ret_more at the end of the window. */
@@ -359,7 +389,7 @@ bounds_step(struct pgconn *conn, const struct window_request *request, struct bo
     bool more;
 
     if (bounds->next_xid == 0)
-        return step_late(conn, request, bounds, err);
+        return step_late(conn, request, bounds, err) && step_whole(conn, request, bounds, err);
     if (!skip_to_first(conn, request, bounds, &more, err))
         return false;
     if (!more) {

@@ -99,7 +99,7 @@ struct bounds {
     uint64_t next_xid; /* where the next slice begins; 0: not begun */
     uint64_t slice;
     int64_t low;  /* no row of the window has an id below … */
-    int64_t high; /* … or above */
+    int64_t high; /* … or above; not exact */
     bool found;   /* the window has rows at all */
     bool finished;
 };
