@@ -28,6 +28,7 @@ enum {
     DRAIN_US = 2000000,        /* for what is under way when we are told to stop */
     SETTLE_SLICE_US = 500000,  /* a wait for the destination, between two looks at the lease */
     BIG_XIDS = 20000,          /* so many transactions behind: read by id ranges from the start */
+    BIG_IDS = 20000,           /* so many ids given since: the same */
     FIRST_RANGE = 8000,        /* ids in the first range of a big window … */
     MOST_RANGE = 2000000,      /* … and in the widest, where few rows are ours */
     WANTED_ROWS = 5000,
@@ -54,6 +55,8 @@ struct relay_worker {
     struct transport *transport;
     struct flight flight;
     struct probe probe;
+    int64_t seen_id;     /* the probe's last_id when every lane stood at its snapshot; 0: unknown */
+    int64_t seen_claims; /* lanes.claims then: a lane that came later stands elsewhere */
     struct relay_state *state;
 
     struct load loads[2]; /* one is published while the other is read */
@@ -117,6 +120,7 @@ disconnect(struct relay_worker *w)
     lanes_forget(&w->lanes, w->lanes.owned);
     relay_state_forget(w->state);
     probe_release(&w->probe);
+    w->seen_id = 0;
 }
 
 /* ------------------------------------------------------------------ connecting */
@@ -394,6 +398,16 @@ wait_durable(struct relay_worker *w, struct error *err)
 static bool big_window(struct relay_worker *w, lane_set cohort, struct load *first,
                        struct error *err);
 
+/* A statement over the whole window would be long: read it by ranges of ids. */
+static bool
+is_big(const struct relay_worker *w, const struct lane *lane)
+{
+    if (snapshot_is_set(&lane->open) || w->probe.now.xmax - lane->done.xmax > BIG_XIDS)
+        return true;
+    return w->seen_id == 0 || w->seen_claims != w->lanes.claims ||
+           w->probe.last_id - w->seen_id > BIG_IDS;
+}
+
 /* One window for the lanes that stand at one place.  False: the outbox connection failed. */
 static bool
 serve_cohort(struct relay_worker *w, lane_set cohort, bool *ret_had_rows, struct error *err)
@@ -410,7 +424,7 @@ serve_cohort(struct relay_worker *w, lane_set cohort, bool *ret_had_rows, struct
         return error_hint(err, "this database was restored from a dump or is another cluster; see "
                                "docs/guide/operations.md, \"After a restore\"");
     }
-    if (snapshot_is_set(&lane->open) || w->probe.now.xmax - lane->done.xmax > BIG_XIDS) {
+    if (is_big(w, lane)) {
         *ret_had_rows = true;
         return big_window(w, cohort, NULL, err);
     }
@@ -469,7 +483,7 @@ find_bounds(struct relay_worker *w, struct big *big, struct error *err)
         }
         relay_state_alive(w->state);
     }
-    big->end = bounds.found ? bounds.high : big->settled;
+    big->end = bounds.found ? w->probe.last_id : big->settled;
     if (bounds.found && bounds.low - 1 > big->settled)
         big->settled = bounds.low - 1;
     return true;
@@ -573,8 +587,14 @@ big_window(struct relay_worker *w, lane_set cohort, struct load *first, struct e
         ok = true;
         goto out;
     }
-    log_info("relay.catching_up", F_I64("from_id", big.settled), F_I64("to_id", big.end));
+    if (big.settled >= big.end) { /* not a row in it */
+        ok = lanes_advance(&w->lanes, w->conn, cohort, 0, &big.open, err);
+        goto out;
+    }
     big.asked = big.settled;
+    bool behind = big.end - big.settled > BIG_IDS;
+    if (behind)
+        log_info("relay.catching_up", F_I64("from_id", big.settled), F_I64("to_id", big.end));
     if (first) {
         first->end = big.asked = first->rows.rows[first->rows.count - 1].id;
     } else {
@@ -587,7 +607,7 @@ big_window(struct relay_worker *w, lane_set cohort, struct load *first, struct e
         goto out;
     ok = whole ? lanes_advance(&w->lanes, w->conn, cohort, cohort, &big.open, err)
                : record_part(w, &big, true, err);
-    if (ok && whole)
+    if (ok && whole && behind)
         log_info("relay.caught_up", F_I64("to_id", big.end));
 
 out:
@@ -637,7 +657,13 @@ look(struct relay_worker *w, bool *ret_had_rows, struct error *err)
     }
     relay_state_round(w->state, &w->lanes);
     /* Nothing was committed since the last window: no query at all. */
-    return lanes_are_at(&w->lanes, &w->probe.now) || serve_lanes(w, ret_had_rows, err);
+    if (!lanes_are_at(&w->lanes, &w->probe.now) && !serve_lanes(w, ret_had_rows, err))
+        return false;
+    if (w->lanes.owned && lanes_are_at(&w->lanes, &w->probe.now)) {
+        w->seen_id = w->probe.last_id;
+        w->seen_claims = w->lanes.claims;
+    }
+    return true;
 }
 
 static void

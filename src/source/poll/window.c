@@ -70,7 +70,8 @@ static const struct pgstmt stmt_probe = {
     "probe",
     "SELECT pg_current_snapshot(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn,"
     " pg_current_wal_flush_lsn() - '0/0'::pg_lsn,"
-    " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+    " (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,"
+    " (SELECT last_value FROM postrider.outbox_id_seq)",
 };
 static const struct pgstmt stmt_flushed = {
     "flushed",
@@ -89,12 +90,6 @@ static const struct pgstmt stmt_late = {
     "bounds_late",
     "SELECT min(id) FROM postrider.outbox WHERE xid = ANY ($1::xid8[])",
 };
-/* Asked after `open` was taken, so it is at least the id of any row that sees. */
-static const struct pgstmt stmt_last_id = {
-    "bounds_last_id",
-    "SELECT last_value FROM postrider.outbox_id_seq",
-};
-
 /* ------------------------------------------------------------------ probe */
 
 void
@@ -118,6 +113,7 @@ window_probe(struct pgconn *conn, struct probe *ret, struct error *err)
         ret->written_lsn = (uint64_t) pgresult_i64(res, 0, 1);
         ret->flushed_lsn = (uint64_t) pgresult_i64(res, 0, 2);
         ret->server_us = pgresult_i64(res, 0, 3);
+        ret->last_id = pgresult_i64(res, 0, 4);
     } else {
         error_set(err, ERR_STOP, "pg.protocol", "the server's snapshot cannot be read");
     }
@@ -316,7 +312,7 @@ widen(struct bounds *bounds, const PGresult *res)
     bounds->found = true;
 }
 
-/* Transactions that had begun before `done` and ended since; and where the ids end. */
+/* Transactions that had begun before `done` and ended since. */
 static bool
 step_late(struct pgconn *conn, const struct window_request *request, struct bounds *bounds,
           struct error *err)
@@ -331,11 +327,6 @@ step_late(struct pgconn *conn, const struct window_request *request, struct boun
     bool ok = pgconn_query(conn, &stmt_late, &p, &res, err);
     if (ok) {
         widen(bounds, res);
-        PQclear(res);
-        ok = pgconn_query(conn, &stmt_last_id, NULL, &res, err);
-    }
-    if (ok) {
-        bounds->high = pgresult_i64(res, 0, 0);
         PQclear(res);
         bounds->next_xid = request->done->xmax;
         bounds->slice = FIRST_SLICE;

@@ -54,6 +54,7 @@ struct probe {
     uint64_t written_lsn;
     uint64_t flushed_lsn;
     int64_t server_us; /* the database's clock, since 1970 */
+    int64_t last_id;   /* no row that `now` sees has a higher id */
 };
 
 void probe_release(struct probe *probe);
@@ -92,15 +93,14 @@ bool window_range_receive(struct pgconn *conn, struct arena *arena, struct windo
                           struct error *err) PR_MUSTCHECK;
 
 /*
- * Bounds of the ids in a big window, found in slices so that each statement is short
- * and a lease can be renewed in between.
+ * The lowest id of a big window, found in slices so that each statement is short and a
+ * lease can be renewed in between.  The highest is the probe's last_id.
  */
 struct bounds {
     uint64_t next_xid; /* where the next slice begins; 0: not begun */
     uint64_t slice;
-    int64_t low;  /* no row of the window has an id below … */
-    int64_t high; /* … or above; not exact */
-    bool found;   /* the window has rows at all */
+    int64_t low; /* no row of the window has an id below; not exact */
+    bool found;  /* the window has rows at all */
     bool finished;
 };
 
