@@ -8,7 +8,7 @@
 --   p_order, p_first       stream, latest or none; any or 1 (a stream opens at its first event, or at 1)
 --   p_event_id … p_kind    the messages; kind h handled, i ignored, u nobody can handle it
 -- Decisions: a apply, d duplicate, s stale, l late, c conflict, g gap, w waiting, i ignored, u unhandled;
--- `last` is the stream's version before the message.
+-- `last` is the stream's version before a message that is neither applied nor ignored.
 -- Errors: PR001 fenced (another process owns a partition; DETAIL: which); 40001 repeat the transaction.
 CREATE OR REPLACE FUNCTION postrider.consume_batch(
     p_consumer smallint, p_source text[], p_topic text[], p_part int[], p_epoch bigint[],
@@ -18,6 +18,7 @@ CREATE OR REPLACE FUNCTION postrider.consume_batch(
 ) RETURNS TABLE (n int, decision "char", last bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off -- plans are kept, and may be made while the tables are still empty
 AS $$
 DECLARE
     v_fenced text;
@@ -25,24 +26,35 @@ DECLARE
     v_new uuid[];            -- ids whose record was written now
     v_seen int[];            -- messages whose id has a record already …
     v_seen_digest bytea[];   -- … and the digest in it
-    v_held boolean := false; -- some stream of the batch has parked events
+    v_opens_at_1 boolean := p_opens = '1' AND p_order = 'stream';
+    v_odd int[];             -- messages of streams that need a closer look
+    v_opened bigint;
+    -- the streams of the batch that exist
+    s_type text[];
+    s_aggregate text[];
+    s_place tid[];
+    s_version bigint[];
+    s_base bigint[];
+    s_parked int[];
+    -- what becomes of streams; no place: it is new
+    w_place tid[];
+    w_type text[];
+    w_aggregate text[];
+    w_version bigint[];
+    w_base bigint[];
+    w_event_id uuid[];
+    w_digest bytea[];
+    -- records that need another outcome than they were written with
+    o_event_id uuid[] := '{}';
+    o_outcome "char"[] := '{}';
+    -- the stream at hand, of those that need a closer look
     m record;
-    -- the stream at hand
     v_type text;
     v_aggregate text;
     v_last bigint;
     v_base bigint;
     v_low bigint;            -- the lowest parked version that holds it
-    v_opened boolean;
-    v_top int;               -- the message that moved it last; one that opened it without moving it
-    -- what is to be written
-    v_tops int[] := '{}';
-    v_lasts bigint[] := '{}';
-    v_bases bigint[] := '{}';
-    v_opens boolean[] := '{}';
-    v_other int[] := '{}';   -- messages whose record needs another outcome than it was written with
-    v_outcome "char"[] := '{}';
-    v_written bigint;
+    v_stream int;            -- its place among what is to be written; NULL: nothing is
 BEGIN
     -- First, so that a zombie with an older epoch is stopped before it waits for anything else.
     WITH want AS MATERIALIZED (
@@ -90,8 +102,11 @@ BEGIN
         SELECT array_agg(k.n), array_agg(c.digest) INTO v_seen, v_seen_digest
         FROM (SELECT u.n, u.event_id, row_number() OVER (PARTITION BY u.event_id ORDER BY u.n) AS copy
               FROM unnest(p_event_id) WITH ORDINALITY AS u(event_id, n)) k
-        JOIN postrider.consumed c ON c.consumer = p_consumer AND c.event_id = k.event_id
-                                 AND c.day = postrider.event_day(k.event_id)
+        CROSS JOIN LATERAL (
+            SELECT d.digest FROM postrider.consumed d
+            WHERE d.consumer = p_consumer AND d.day = postrider.event_day(k.event_id)
+              AND d.event_id = k.event_id
+            OFFSET 0) c
         WHERE k.copy > 1 OR NOT k.event_id = ANY (coalesce(v_new, '{}'));
         IF coalesce(cardinality(v_new), 0) + cardinality(v_seen) IS DISTINCT FROM cardinality(p_event_id) THEN
             RAISE EXCEPTION USING ERRCODE = '40001',
@@ -99,122 +114,153 @@ BEGIN
         END IF;
     END IF;
 
-    -- Locked in key order, and read in a later statement than the one that may have waited.
+    -- One by one in key order, as everybody locks them.
     IF p_order <> 'none' THEN
-        SELECT coalesce(bool_or(held.parked > 0), false) INTO v_held
-        FROM (SELECT s.parked FROM postrider.stream s
-              WHERE s.consumer = p_consumer AND (s.aggregate_type, s.aggregate_id) IN
-                    (SELECT u.t, u.a FROM unnest(p_type, p_aggregate) AS u(t, a))
-              ORDER BY s.aggregate_type, s.aggregate_id FOR UPDATE) held;
+        SELECT array_agg(u.t), array_agg(u.a), array_agg(s.place), array_agg(s.version), array_agg(s.base),
+               array_agg(s.parked)
+        INTO s_type, s_aggregate, s_place, s_version, s_base, s_parked
+        FROM (SELECT DISTINCT k.t COLLATE "C" AS t, k.a COLLATE "C" AS a
+              FROM unnest(p_type, p_aggregate) AS k(t, a) ORDER BY 1, 2) u
+        CROSS JOIN LATERAL (
+            SELECT x.ctid AS place, x.version, x.base, x.parked FROM postrider.stream x
+            WHERE x.consumer = p_consumer AND x.aggregate_type = u.t AND x.aggregate_id = u.a
+            FOR UPDATE) s;
     END IF;
 
+    -- Nearly all streams are plain: nothing of them is parked, and each message follows the one before it.
+    -- They are done here at one go, and the messages of the others are named.
+    SELECT array_agg(g.n) FILTER (WHERE NOT g.plain),
+           array_agg(g.place) FILTER (WHERE g.plain AND g.is_last),
+           array_agg(g.t) FILTER (WHERE g.plain AND g.is_last),
+           array_agg(g.a) FILTER (WHERE g.plain AND g.is_last),
+           array_agg(g.version) FILTER (WHERE g.plain AND g.is_last),
+           array_agg(g.base) FILTER (WHERE g.plain AND g.is_last),
+           array_agg(g.event_id) FILTER (WHERE g.plain AND g.is_last),
+           array_agg(g.digest) FILTER (WHERE g.plain AND g.is_last)
+    INTO v_odd, w_place, w_type, w_aggregate, w_version, w_base, w_event_id, w_digest
+    FROM (SELECT f.*, bool_and(
+                     f.kind <> 'u' AND f.parked = 0 AND NOT coalesce(f.n = ANY (v_seen), false)
+                     AND CASE p_order WHEN 'none' THEN NOT postrider.too_old(f.event_id, v_floor)
+                                      WHEN 'latest' THEN f.before < f.version
+                                      ELSE f.expected <= f.before AND f.before < f.version END)
+                 OVER (PARTITION BY f.t, f.a) AS plain
+          FROM (SELECT u.n, u.event_id, u.digest, u.t, u.a, u.version, u.kind, u.expected, s.place,
+                       coalesce(s.parked, 0) AS parked,
+                       coalesce(lag(u.version) OVER in_order, s.version, u.opens) AS before,
+                       lead(u.n) OVER in_order IS NULL AS is_last,
+                       coalesce(max(CASE WHEN u.expected < u.version - 1 THEN u.version - 1 END) OVER in_order,
+                                s.base, first_value(u.opens) OVER in_order) AS base
+                FROM (SELECT k.n::int, k.event_id, k.digest, k.t COLLATE "C" AS t, k.a COLLATE "C" AS a,
+                             k.version, k.kind, coalesce(k.prev, k.version - 1) AS expected,
+                             CASE WHEN v_opens_at_1 THEN 0 ELSE coalesce(k.prev, k.version - 1) END AS opens
+                      FROM unnest(p_event_id, p_digest, p_type, p_aggregate, p_version, p_prev, p_kind)
+                           WITH ORDINALITY AS k(event_id, digest, t, a, version, prev, kind, n)) u
+                LEFT JOIN unnest(s_type, s_aggregate, s_place, s_version, s_base, s_parked)
+                     AS s(t, a, place, version, base, parked) ON s.t = u.t AND s.a = u.a
+                WINDOW in_order AS (PARTITION BY u.t, u.a ORDER BY u.n)) f) g;
+    RETURN QUERY
+        SELECT k.n::int, CASE k.kind WHEN 'h' THEN 'a'::"char" ELSE k.kind END, NULL::bigint
+        FROM unnest(p_kind) WITH ORDINALITY AS k(kind, n)
+        WHERE v_odd IS NULL OR NOT k.n = ANY (v_odd);
+
     FOR m IN
-        SELECT u.n::int AS n, u.digest, u.t, u.a, u.version, coalesce(u.prev, u.version - 1) AS expected,
-               u.kind, seen.digest AS seen_digest, postrider.too_old(u.event_id, v_floor) AS too_old,
-               s.version AS last, s.base, low.version AS low
+        SELECT u.n::int AS n, u.event_id, u.digest, u.t, u.a, u.version, u.kind,
+               coalesce(u.prev, u.version - 1) AS expected, seen.digest AS seen_digest,
+               postrider.too_old(u.event_id, v_floor) AS too_old, s.place, s.version AS last, s.base,
+               low.version AS low
         FROM unnest(p_event_id, p_digest, p_type, p_aggregate, p_version, p_prev, p_kind)
              WITH ORDINALITY AS u(event_id, digest, t, a, version, prev, kind, n)
         LEFT JOIN unnest(v_seen, v_seen_digest) AS seen(n, digest) ON seen.n = u.n
-        LEFT JOIN postrider.stream s ON p_order <> 'none' AND s.consumer = p_consumer
-                                    AND s.aggregate_type = u.t AND s.aggregate_id = u.a
+        LEFT JOIN unnest(s_type, s_aggregate, s_place, s_version, s_base, s_parked)
+             AS s(t, a, place, version, base, parked) ON s.t = u.t AND s.a = u.a
         LEFT JOIN LATERAL (
             SELECT min(p.version) AS version FROM postrider.parked p
-            WHERE v_held AND s.parked > 0 AND p.side = 'consumer' AND p.reader = p_consumer
+            WHERE s.parked > 0 AND p.side = 'consumer' AND p.reader = p_consumer
               AND p.aggregate_type = u.t AND p.aggregate_id = u.a AND p.holds
               AND p.version > s.version) low ON true
+        WHERE u.n = ANY (v_odd)
         ORDER BY u.t COLLATE "C", u.a COLLATE "C", u.n
     LOOP
         IF v_type IS DISTINCT FROM m.t OR v_aggregate IS DISTINCT FROM m.a THEN
-            IF v_top IS NOT NULL THEN
-                v_tops := v_tops || v_top;
-                v_lasts := v_lasts || v_last;
-                v_bases := v_bases || v_base;
-                v_opens := v_opens || v_opened;
-            END IF;
             v_type := m.t;
             v_aggregate := m.a;
             v_last := m.last;
             v_base := m.base;
             v_low := m.low;
-            v_opened := false;
-            v_top := NULL;
+            v_stream := NULL;
         END IF;
         n := m.n;
+        last := v_last;
         IF m.seen_digest IS NOT NULL THEN
-            last := v_last;
             decision := CASE WHEN m.seen_digest = m.digest THEN 'd' ELSE 'c' END;
             RETURN NEXT;
             CONTINUE;
         END IF;
         IF v_last IS NULL AND p_order <> 'none' THEN
             -- Also when this event itself parks: a later one must not open the stream ahead of it.
-            v_base := CASE WHEN p_opens = '1' AND p_order = 'stream' THEN 0 ELSE m.expected END;
+            v_base := CASE WHEN v_opens_at_1 THEN 0 ELSE m.expected END;
             v_last := v_base;
-            v_opened := true;
-            v_top := m.n;
+            last := v_base;
+            v_stream := coalesce(cardinality(w_type), 0) + 1;
+            w_event_id[v_stream] := NULL;
+            w_digest[v_stream] := NULL;
         END IF;
-        last := v_last;
         decision := postrider.decide(p_order, v_last, v_base, v_low, m.version, m.expected, m.too_old, m.kind);
-        IF decision IN ('a', 'i') THEN
-            IF p_order <> 'none' THEN
-                IF m.expected < m.version - 1 THEN
-                    v_base := m.version - 1; -- the versions jumped over have not been here
-                END IF;
-                v_last := m.version;
-                v_top := m.n;
-            END IF;
-        ELSE
-            IF p_order = 'stream' AND decision IN ('g', 'w', 'u') THEN
-                v_low := least(v_low, m.version);
-            END IF;
-            IF decision <> 'u' THEN
-                v_other := v_other || m.n;
-                v_outcome := v_outcome || CASE WHEN decision IN ('g', 'w') THEN 'P'::"char"
-                                               WHEN decision = 's' THEN 'S'::"char" ELSE 'D'::"char" END;
-            END IF;
-        END IF;
         RETURN NEXT;
+        IF decision IN ('a', 'i') AND p_order <> 'none' THEN
+            IF m.expected < m.version - 1 THEN
+                v_base := m.version - 1; -- the versions jumped over have not been here
+            END IF;
+            v_last := m.version;
+            v_stream := coalesce(v_stream, coalesce(cardinality(w_type), 0) + 1);
+            w_event_id[v_stream] := m.event_id;
+            w_digest[v_stream] := m.digest;
+        ELSIF decision IN ('g', 'w', 'u') AND p_order = 'stream' THEN
+            v_low := least(v_low, m.version);
+        END IF;
+        IF v_stream IS NOT NULL THEN
+            w_place[v_stream] := m.place;
+            w_type[v_stream] := m.t;
+            w_aggregate[v_stream] := m.a;
+            w_version[v_stream] := v_last;
+            w_base[v_stream] := v_base;
+        END IF;
+        IF decision NOT IN ('a', 'i', 'u') THEN
+            o_event_id := o_event_id || m.event_id;
+            o_outcome := o_outcome || CASE WHEN decision IN ('g', 'w') THEN 'P'::"char"
+                                           WHEN decision = 's' THEN 'S'::"char" ELSE 'D'::"char" END;
+        END IF;
     END LOOP;
-    IF v_top IS NOT NULL THEN
-        v_tops := v_tops || v_top;
-        v_lasts := v_lasts || v_last;
-        v_bases := v_bases || v_base;
-        v_opens := v_opens || v_opened;
-    END IF;
 
-    IF true = ANY (v_opens) THEN
+    IF p_order <> 'none' THEN
+        UPDATE postrider.stream s
+        SET version = w.version, base = w.base, event_id = w.event_id, digest = w.digest
+        FROM unnest(w_place, w_version, w_base, w_event_id, w_digest)
+             AS w(place, version, base, event_id, digest)
+        WHERE s.ctid = w.place; -- locked above, so it is where it was
+    END IF;
+    IF array_position(w_place, NULL) IS NOT NULL AND p_order <> 'none' THEN
         WITH opened AS (
             INSERT INTO postrider.stream (consumer, aggregate_type, aggregate_id, version, event_id, digest, base)
-            SELECT p_consumer, u.t, u.a, w.last, CASE WHEN u.version = w.last THEN u.event_id END,
-                   CASE WHEN u.version = w.last THEN u.digest END, w.base
-            FROM unnest(v_tops, v_lasts, v_bases, v_opens) AS w(n, last, base, opened)
-            JOIN unnest(p_event_id, p_digest, p_type, p_aggregate, p_version) WITH ORDINALITY
-                 AS u(event_id, digest, t, a, version, n) ON u.n = w.n
-            WHERE w.opened ORDER BY u.t COLLATE "C", u.a COLLATE "C"
+            SELECT p_consumer, w.t, w.a, w.version, w.event_id, w.digest, w.base
+            FROM unnest(w_place, w_type, w_aggregate, w_version, w_base, w_event_id, w_digest)
+                 AS w(place, t, a, version, base, event_id, digest)
+            WHERE w.place IS NULL ORDER BY w.t COLLATE "C", w.a COLLATE "C"
             ON CONFLICT DO NOTHING
             RETURNING 1)
-        SELECT count(*) INTO v_written FROM opened;
-        IF v_written < cardinality(array_positions(v_opens, true)) THEN
+        SELECT count(*) INTO v_opened FROM opened;
+        IF v_opened < cardinality(array_positions(w_place, NULL)) THEN
             RAISE EXCEPTION USING ERRCODE = '40001',
                 MESSAGE = 'another transaction has opened one of these streams meanwhile';
         END IF;
     END IF;
-    IF false = ANY (v_opens) THEN
-        UPDATE postrider.stream s
-        SET version = w.last, base = w.base, event_id = u.event_id, digest = u.digest
-        FROM unnest(v_tops, v_lasts, v_bases, v_opens) AS w(n, last, base, opened)
-        JOIN unnest(p_event_id, p_digest, p_type, p_aggregate) WITH ORDINALITY
-             AS u(event_id, digest, t, a, n) ON u.n = w.n
-        WHERE NOT w.opened AND s.consumer = p_consumer AND s.aggregate_type = u.t AND s.aggregate_id = u.a;
+    IF cardinality(o_event_id) > 0 THEN
+        UPDATE postrider.consumed c SET outcome = o.outcome
+        FROM unnest(o_event_id, o_outcome) AS o(event_id, outcome)
+        WHERE c.consumer = p_consumer AND c.day = postrider.event_day(o.event_id) AND c.event_id = o.event_id;
     END IF;
-    IF cardinality(v_other) > 0 THEN
-        UPDATE postrider.consumed c SET outcome = w.outcome
-        FROM unnest(v_other, v_outcome) AS w(n, outcome)
-        JOIN unnest(p_event_id) WITH ORDINALITY AS u(event_id, n) ON u.n = w.n
-        WHERE c.consumer = p_consumer AND c.day = postrider.event_day(u.event_id) AND c.event_id = u.event_id;
-    END IF;
-    IF v_held THEN
-        PERFORM postrider.wake_streams(p_consumer, p_type, p_aggregate);
+    IF v_odd IS NOT NULL AND p_order = 'stream' THEN
+        PERFORM postrider.wake_streams(p_consumer, w_type, w_aggregate);
     END IF;
 END
 $$;
