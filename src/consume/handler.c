@@ -312,15 +312,28 @@ handler_release(struct handler *handler)
 
 /* ------------------------------------------------------------------ preparing */
 
+/* The server's own words, without the statement's name, which is no name of the user's. */
+static void
+name_handler(const struct handler *handler, struct error *err)
+{
+    const char *own = strstr(err->text, handler->stmt.name);
+    char text[600];
+
+    if (!err->sqlstate[0] || !own)
+        return;
+    snprintf(text, sizeof(text), "%s", own + strlen(handler->stmt.name));
+    snprintf(err->text, sizeof(err->text),
+             "consumer %s: the handler of %s cannot be prepared%s (%s)", handler->consumer,
+             handler->config->event_type, text, err->sqlstate);
+}
+
 bool
 handler_prepare(struct handler *handler, struct pgconn *conn, struct error *err)
 {
     PGresult *res;
 
     if (!pgconn_prepare(conn, &handler->stmt, err)) {
-        if (err->sqlstate[0])
-            error_wrap(err, "consumer %s: the handler of %s cannot be prepared (%s)",
-                       handler->consumer, handler->config->event_type, err->sqlstate);
+        name_handler(handler, err);
         return false;
     }
     if (!pgconn_describe(conn, &handler->stmt, &res, err))
