@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "consume/parking.h"
 #include "consume/state.h"
 #include "core/alloc.h"
+#include "core/backoff.h"
 #include "core/clock.h"
 #include "core/failpoint.h"
 #include "core/log.h"
@@ -53,19 +53,6 @@ told_to_stop(struct consumer *c, int64_t wait_us)
     if (!c->stopping && ppoll(&fd, 1, &ts, NULL) > 0)
         c->stopping = true;
     return c->stopping;
-}
-
-/* Full jitter: many workers that lost one server do not come back all at once. */
-static int64_t
-backoff_us(int failures)
-{
-    int64_t most = 50000LL << (failures < 8 ? failures : 8);
-    uint32_t random;
-
-    if (most > 10000000)
-        most = 10000000;
-    PR_CHECK(getrandom(&random, sizeof(random), 0) == sizeof(random));
-    return 10000 + (int64_t) (random % (uint64_t) most);
 }
 
 static void

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/backoff.h"
 #include "core/clock.h"
 #include "core/failpoint.h"
 #include "core/log.h"
@@ -76,19 +76,6 @@ told_to_stop(struct relay_worker *w, int64_t wait_us)
     if (w->stop_by_us == 0 && ppoll(&fd, 1, &ts, NULL) > 0)
         w->stop_by_us = clock_mono_us() + DRAIN_US;
     return w->stop_by_us != 0;
-}
-
-/* Full jitter: many workers that lost one server do not come back all at once. */
-static int64_t
-backoff_us(int failures)
-{
-    int64_t most = 50000LL << (failures < 8 ? failures : 8);
-    uint32_t random;
-
-    if (most > 10000000)
-        most = 10000000;
-    PR_CHECK(getrandom(&random, sizeof(random), 0) == sizeof(random));
-    return 10000 + (int64_t) (random % (uint64_t) most);
 }
 
 static void

@@ -5,6 +5,7 @@
 
 #include "core/alloc.h"
 #include "core/arena.h"
+#include "core/backoff.h"
 #include "core/bytes.h"
 #include "core/clock.h"
 #include "core/error.h"
@@ -157,6 +158,21 @@ times_are_written_in_utc(void **state)
     assert_string_equal(text, "2025-12-01T05:34:30.123456Z");
 }
 
+static void
+waits_grow_and_end_at_ten_seconds(void **state)
+{
+    int64_t longest = 0;
+
+    (void) state;
+    for (int i = 0; i < 200; i++) {
+        assert_in_range(backoff_us(0), 10000, 60000);
+        int64_t us = backoff_us(100);
+        assert_in_range(us, 10000, 10010000);
+        longest = us > longest ? us : longest;
+    }
+    assert_true(longest > 5000000);
+}
+
 int
 main(void)
 {
@@ -170,6 +186,7 @@ main(void)
         cmocka_unit_test(uuid_refuses_other_text),
         cmocka_unit_test(errors_are_one_line_and_keep_their_beginning),
         cmocka_unit_test(times_are_written_in_utc),
+        cmocka_unit_test(waits_grow_and_end_at_ten_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
