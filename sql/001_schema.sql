@@ -297,6 +297,7 @@ CREATE UNIQUE INDEX parked_foreign ON postrider.parked (side, reader, source, to
     WHERE event_id IS NULL;
 CREATE INDEX parked_stream ON postrider.parked (side, reader, aggregate_type, aggregate_id, version);
 CREATE INDEX parked_due ON postrider.parked (side, reader, due_at);
+CREATE INDEX parked_request ON postrider.parked (side, reader) WHERE request IS NOT NULL;
 
 CREATE TABLE postrider.attempt (
     side      text NOT NULL,
@@ -309,6 +310,28 @@ CREATE TABLE postrider.attempt (
     message   text
 );
 CREATE INDEX attempt_parked ON postrider.attempt (parked_id, at);
+
+-- What operators did, append-only: written by postrider.audit_write() alone, each row chained to the one
+-- before by its hash, so that a row changed or removed later is seen (postrider.audit_check()).
+CREATE TABLE postrider.audit (
+    n          bigint PRIMARY KEY,   -- dense, from 1
+    at         timestamptz NOT NULL,
+    role       text NOT NULL,        -- the login
+    given_name text NOT NULL,        -- the person, as given
+    act        text NOT NULL,        -- "relay.replay", …
+    reason     text NOT NULL,
+    ticket     text,
+    before     jsonb,
+    after      jsonb,
+    prev_hash  bytea NOT NULL,
+    hash       bytea NOT NULL
+);
+CREATE TABLE postrider.audit_head (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    n        bigint NOT NULL DEFAULT 0,
+    hash     bytea NOT NULL DEFAULT sha256('postrider')
+);
+INSERT INTO postrider.audit_head DEFAULT VALUES;
 
 -- What a consumer hands over to be parked: postrider.park().
 CREATE TYPE postrider.parked_entry AS (
@@ -366,7 +389,7 @@ GRANT INSERT, SELECT, UPDATE, DELETE ON postrider.instance TO postrider_consumer
 
 GRANT SELECT ON postrider.relay, postrider.lane, postrider.route, postrider.instance,
     postrider.consumer, postrider.consumer_partition, postrider.stream, postrider.log_topic,
-    postrider.log_head, postrider.attempt, postrider.janitor
+    postrider.log_head, postrider.attempt, postrider.janitor, postrider.audit, postrider.audit_head
     TO postrider_operator;
 -- Everything of a dead letter but what the event says.
 GRANT SELECT (id, side, reader, lane, pos, state, holds, aggregate_type, aggregate_id, version, prev, event_id,

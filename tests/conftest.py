@@ -163,3 +163,21 @@ def http(port, path):
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
+
+
+def port_of(process):
+    """The port of a program whose configuration says 127.0.0.1:0."""
+    def find():
+        for line in process.log.read_text().splitlines():
+            if "daemon.listening" in line:
+                return int(line.rsplit("port=", 1)[1])
+        return None
+    return wait_until(find, what="the HTTP server")
+
+
+def published(place):
+    return [row[0] for row in place.sql("bus", "SELECT event_id::text FROM postrider.log ORDER BY at, topic, part, off")]
+
+
+def states(place):
+    return dict(place.sql("shop", "SELECT event_id::text, publish_state FROM postrider.outbox_state"))

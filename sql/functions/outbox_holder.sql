@@ -12,6 +12,7 @@ BEGIN
     EXECUTE format('SELECT format(''relay %%s has not published all of lane %%s'', r.name, l.lane)
         FROM postrider.relay r JOIN postrider.lane l USING (relay)
         WHERE EXISTS (SELECT FROM %s o WHERE o.lane = l.lane AND o.xid >= pg_snapshot_xmin(l.done_snap)
+                      AND postrider.filter_passes(r.filter, o.aggregate_type, o.event_type)
                       AND NOT pg_visible_in_snapshot(o.xid, l.done_snap))
         ORDER BY r.name, l.lane LIMIT 1', p_part) INTO v_holder;
     IF v_holder IS NULL THEN

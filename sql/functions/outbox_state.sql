@@ -4,6 +4,7 @@ CREATE OR REPLACE VIEW postrider.outbox_state AS
 SELECT r.name AS relay, o.event_id, o.aggregate_type, o.aggregate_id, o.aggregate_version, o.event_type,
        o.occurred_at, o.inserted_at, o.id, o.lane,
        CASE
+           WHEN NOT postrider.filter_passes(r.filter, o.aggregate_type, o.event_type) THEN 'FILTERED'
            WHEN p.state IN ('dead', 'discarded') THEN 'DEAD'
            WHEN p.id IS NOT NULL THEN 'PARKED'
            WHEN pg_visible_in_snapshot(o.xid, l.done_snap) THEN 'PUBLISHED'

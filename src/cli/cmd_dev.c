@@ -68,7 +68,7 @@ register_all(struct dev *dev, struct error *err)
 {
     static const char *const statements[][2] = {
         {"shop", "SELECT postrider.register_relay('registrations-to-events', 'postrider.outbox', "
-                 "'earliest')"},
+                 "'earliest', NULL)"},
         {"bus", "SELECT postrider.log_create_topic('registration', 16)"},
         {"rewards", "SELECT postrider.register_consumer('rewards')"},
     };

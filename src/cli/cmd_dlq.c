@@ -2,37 +2,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/command.h"
+#include "cli/dlq.h"
 #include "config/values.h"
 #include "core/jsonw.h"
-#include "pg/pgconn.h"
-#include "pg/schema.h"
+
+/* The number of a relay or consumer, by parameters that hold the side and its name. */
+#define READER(side, name)                                                                         \
+    "CASE WHEN " side "::text = 'relay'"                                                           \
+    " THEN (SELECT relay FROM postrider.relay WHERE name = " name "::text)"                        \
+    " ELSE (SELECT consumer FROM postrider.consumer WHERE name = " name "::text) END"
 
 static const struct pgstmt stmt_list = {
     "dlq_list",
-    "SELECT p.id, c.name, p.state, p.class, p.code, p.event_type, p.aggregate_type, p.aggregate_id,"
+    "SELECT p.id, $4::text, p.state, p.class, p.code, p.event_type, p.aggregate_type, "
+    "p.aggregate_id,"
     "  p.version, p.event_id, p.owner, to_char(p.first_at AT TIME ZONE 'UTC',"
     "  'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), p.tries, p.message"
-    " FROM postrider.parked p JOIN postrider.consumer c ON c.consumer = p.reader"
-    " WHERE p.side = 'consumer' AND c.name = $1::text AND ($2::text IS NULL OR p.state = $2::text)"
-    "   AND p.state <> 'discarded' ORDER BY p.id LIMIT $3::bigint",
+    " FROM postrider.parked p WHERE p.side = $1::text AND p.reader = " READER(
+        "$1", "$4") "   AND ($2::text IS NULL OR p.state = $2::text)"
+                    "   AND p.state <> 'discarded' ORDER BY p.id LIMIT $3::bigint",
 };
 static const struct pgstmt stmt_show = {
     "dlq_show",
-    "SELECT p.id, c.name AS consumer, p.state, p.class, p.code, p.message, p.event_type, "
+    "SELECT p.id, p.side, $3::text AS reader, p.state, p.class, p.code, p.message, p.event_type, "
     "p.aggregate_type,"
     "  p.aggregate_id, p.version, p.prev, p.event_id, p.occurred_at, p.source, p.topic, p.part AS "
     "partition,"
-    "  p.off AS \"offset\", p.owner, p.first_at, p.last_at, p.tries, p.due_at,"
+    "  p.off AS \"offset\", p.lane, p.owner, p.first_at, p.last_at, p.tries, p.due_at,"
     "  octet_length(p.body) AS bytes, p.content_type, array_to_string(p.header_names, ', ') AS "
     "headers,"
-    "  (SELECT count(*) FROM postrider.parked b WHERE b.side = 'consumer' AND b.reader = p.reader"
+    "  (SELECT count(*) FROM postrider.parked b WHERE b.side = p.side AND b.reader = p.reader"
     "   AND b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id"
     "   AND b.version > p.version AND b.state IN ('waiting', 'retry')) AS waiting_behind,"
-    "  (SELECT s.version FROM postrider.stream s WHERE s.consumer = p.reader"
+    "  p.request, p.request_by, p.request_reason,"
+    "  (SELECT s.version FROM postrider.stream s WHERE p.side = 'consumer' AND s.consumer = "
+    "p.reader"
     "   AND s.aggregate_type = p.aggregate_type AND s.aggregate_id = p.aggregate_id) AS stream_at"
-    " FROM postrider.parked p JOIN postrider.consumer c ON c.consumer = p.reader"
-    " WHERE p.side = 'consumer' AND c.name = $1::text AND p.id = $2::bigint",
+    " FROM postrider.parked p WHERE p.side = $1::text AND p.id = $2::bigint"
+    "   AND p.reader = " READER("$1", "$3"),
 };
 static const struct pgstmt stmt_payload = {
     "dlq_payload",
@@ -44,45 +51,6 @@ static const struct pgstmt stmt_attempts = {
     "BY at",
 };
 
-/* One consumer after the other; each may live in a database of its own. */
-typedef bool (*visit)(const struct command_env *env, struct pgconn *conn,
-                      const struct consumer_config *consumer, void *arg, struct error *err);
-
-static bool
-each_consumer(const struct command_env *env, const struct config *config, visit on, void *arg,
-              struct error *err)
-{
-    struct pgconn_options options = {.purpose = "dlq", .system_search_path = true};
-    const char *name = command_option("consumer");
-    bool found = false;
-
-    for (size_t i = 0; i < config->consumer_count; i++) {
-        const struct consumer_config *consumer = &config->consumers[i];
-        struct pgconn *conn = NULL;
-        if (name && strcmp(consumer->name, name) != 0)
-            continue;
-        found = true;
-        bool ok = pgconn_open(consumer->database, &options, &conn, err) &&
-                  schema_check(conn, err) && on(env, conn, consumer, arg, err);
-        pgconn_close(conn);
-        if (!ok)
-            return false;
-    }
-    return found || error_set_exit(err, ERR_PERMANENT, EXIT_USAGE, "dlq.consumer",
-                                   "the configuration has no consumer \"%s\"", name ? name : "");
-}
-
-static int
-with_config(const struct command_env *env, visit on, void *arg)
-{
-    struct config *config = NULL;
-    struct error err;
-    bool ok = cli_config(env, &config, &err) && each_consumer(env, config, on, arg, &err);
-
-    config_free(config);
-    return ok ? EXIT_OK : cli_fail(env, &err);
-}
-
 /* ------------------------------------------------------------------ list */
 
 struct listing {
@@ -93,11 +61,11 @@ struct listing {
 };
 
 static void
-list_json(struct jsonw *w, const PGresult *res, int row)
+list_json(struct jsonw *w, const char *side, const PGresult *res, int row)
 {
-    static const char *const names[] = {
-        "id",           "consumer", "state",    "class", "code",     "event_type", "aggregate_type",
-        "aggregate_id", "version",  "event_id", "owner", "first_at", "tries",      "message"};
+    const char *const names[] = {
+        "id",           side,      "state",    "class", "code",     "event_type", "aggregate_type",
+        "aggregate_id", "version", "event_id", "owner", "first_at", "tries",      "message"};
 
     jsonw_object(w, NULL);
     for (int col = 0; col < (int) PR_LENGTH(names); col++) {
@@ -129,24 +97,25 @@ list_text(const PGresult *res, int row)
 }
 
 static bool
-list_consumer(const struct command_env *env, struct pgconn *conn,
-              const struct consumer_config *consumer, void *arg, struct error *err)
+list_reader(const struct command_env *env, struct pgconn *conn, const struct dlq_reader *reader,
+            void *arg, struct error *err)
 {
     struct listing *listing = arg;
     struct arena arena = {0};
     struct pgparams p = {.arena = &arena};
     PGresult *res;
 
-    pgparams_text(&p, consumer->name);
+    pgparams_text(&p, reader->side);
     pgparams_text(&p, listing->state);
     pgparams_i64(&p, listing->limit);
+    pgparams_text(&p, reader->name);
     bool ok = pgconn_query(conn, &stmt_list, &p, &res, err);
     arena_release(&arena);
     if (!ok)
         return false;
     for (int row = 0; row < PQntuples(res); row++) {
         if (env->json)
-            list_json(listing->json, res, row);
+            list_json(listing->json, reader->side, res, row);
         else
             list_text(res, row);
     }
@@ -172,7 +141,8 @@ cmd_dlq_list(const struct command_env *env, int argc, char **argv)
     if (command_option("all"))
         listing.state = NULL;
     jsonw_array(&json, NULL);
-    int code = with_config(env, list_consumer, &listing);
+    int code =
+        dlq_each(env, command_option("relay"), command_option("consumer"), list_reader, &listing);
     jsonw_end(&json);
     if (code == EXIT_OK && env->json)
         puts(strbuf_str(&out));
@@ -268,8 +238,8 @@ out:
 }
 
 static bool
-show_consumer(const struct command_env *env, struct pgconn *conn,
-              const struct consumer_config *consumer, void *arg, struct error *err)
+show_reader(const struct command_env *env, struct pgconn *conn, const struct dlq_reader *reader,
+            void *arg, struct error *err)
 {
     struct showing *showing = arg;
     struct arena arena = {0};
@@ -278,8 +248,9 @@ show_consumer(const struct command_env *env, struct pgconn *conn,
 
     if (showing->found)
         return true;
-    pgparams_text(&p, consumer->name);
+    pgparams_text(&p, reader->side);
     pgparams_text(&p, showing->id);
+    pgparams_text(&p, reader->name);
     bool ok = pgconn_query(conn, &stmt_show, &p, &res, err);
     arena_release(&arena);
     if (!ok)
@@ -301,7 +272,8 @@ cmd_dlq_show(const struct command_env *env, int argc, char **argv)
     if (argc != 1 || !value_integer(argv[0], &id))
         return cli_usage("dlq show takes one ID, as `postrider dlq list` shows it");
     showing.id = argv[0];
-    int code = with_config(env, show_consumer, &showing);
+    int code =
+        dlq_each(env, command_option("relay"), command_option("consumer"), show_reader, &showing);
     if (code == EXIT_OK && !showing.found) {
         struct error err;
         error_set_exit(&err, ERR_PERMANENT, EXIT_DIFFERS, "dlq.unknown",

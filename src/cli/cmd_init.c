@@ -9,7 +9,7 @@
 
 static const struct pgstmt stmt_relay = {
     "register_relay",
-    "SELECT postrider.register_relay($1::text, 'postrider.outbox', $2::text)",
+    "SELECT postrider.register_relay($1::text, 'postrider.outbox', $2::text, $3::jsonb)",
 };
 static const struct pgstmt stmt_consumer = {
     "register_consumer",
@@ -43,16 +43,14 @@ say(struct install *in, const char *what, const char *name, const char *how)
 }
 
 static bool
-call(struct install *in, const struct pgstmt *stmt, const char *name, const char *second,
-     int number, bool *ret_made, struct error *err)
+call(struct install *in, const struct pgstmt *stmt, const char *name, int number, bool *ret_made,
+     struct error *err)
 {
     struct arena arena = {0};
     struct pgparams p = {.arena = &arena};
     PGresult *res;
 
     pgparams_text(&p, name);
-    if (second)
-        pgparams_text(&p, second);
     if (number)
         pgparams_i32(&p, number);
     bool ok = pgconn_query(in->conn, stmt, &p, &res, err);
@@ -60,6 +58,27 @@ call(struct install *in, const struct pgstmt *stmt, const char *name, const char
         *ret_made = pgresult_bool(res, 0, 0);
         PQclear(res);
     }
+    arena_release(&arena);
+    return ok;
+}
+
+static bool
+register_relay(struct install *in, const struct relay_config *r, bool *ret_made, struct error *err)
+{
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+    struct strbuf filter = {0};
+    PGresult *res;
+
+    pgparams_text(&p, r->name);
+    pgparams_text(&p, r->start == START_NOW ? "now" : "earliest");
+    pgparams_text(&p, filter_json(&r->filter, &filter));
+    bool ok = pgconn_query(in->conn, &stmt_relay, &p, &res, err);
+    if (ok) {
+        *ret_made = pgresult_bool(res, 0, 0);
+        PQclear(res);
+    }
+    strbuf_release(&filter);
     arena_release(&arena);
     return ok;
 }
@@ -73,8 +92,7 @@ register_relays(struct install *in, struct error *err)
         const struct relay_config *r = &in->config->relays[i];
         if (strcmp(r->outbox->database, in->dsn) != 0)
             continue;
-        if (!call(in, &stmt_relay, r->name, r->start == START_NOW ? "now" : "earliest", 0, &made,
-                  err))
+        if (!register_relay(in, r, &made, err))
             return false;
         say(in, "relay", r->name, made ? "registered" : "is registered");
     }
@@ -89,12 +107,12 @@ register_consumers(struct install *in, struct error *err)
     for (size_t i = 0; i < in->config->consumer_count; i++) {
         const struct consumer_config *c = &in->config->consumers[i];
         if (strcmp(c->database, in->dsn) == 0) {
-            if (!call(in, &stmt_consumer, c->name, NULL, 0, &made, err))
+            if (!call(in, &stmt_consumer, c->name, 0, &made, err))
                 return false;
             say(in, "consumer", c->name, made ? "registered" : "is registered");
         }
         if (strcmp(c->destination->database, in->dsn) == 0) {
-            if (!call(in, &stmt_topic, c->topic, NULL, c->destination->partitions, &made, err))
+            if (!call(in, &stmt_topic, c->topic, c->destination->partitions, &made, err))
                 return false;
             say(in, "topic", c->topic, "is there");
         }

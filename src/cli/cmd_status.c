@@ -113,7 +113,7 @@ judge_relay(struct status *s, const struct relay_config *r, const PGresult *res)
     int64_t age_ms = pgresult_i64(res, 0, 2);
     const char *host = pgresult_str(res, 0, 1);
     const char *todo = "";
-    char facts[256];
+    char facts[256], dlq[128];
 
     snprintf(facts, sizeof(facts), "%lld of 16 lanes owned%s%s, ", (long long) owned,
              host ? " by " : "", host ? host : "");
@@ -122,12 +122,16 @@ judge_relay(struct status *s, const struct relay_config *r, const PGresult *res)
         snprintf(facts + len, sizeof(facts) - len, "oldest pending %.1f s", (double) age_ms / 1000);
     else
         snprintf(facts + len, sizeof(facts) - len, "nothing pending");
+    len = strlen(facts);
+    if (dead > 0)
+        snprintf(facts + len, sizeof(facts) - len, ", refused: %lld dead", (long long) dead);
+    snprintf(dlq, sizeof(dlq), "postrider dlq list --relay %s", r->name);
     if (owned == 0)
         todo = "no process runs this relay: start `postrider run`";
     else if (due && age_ms > LATE_MS)
         todo = "see its log, or /readyz: it says what the relay waits for";
     else if (dead > 0)
-        todo = "the destination refused events: see postrider.parked, side relay";
+        todo = dlq;
     say(s, "relay", r->name, facts, todo, *todo ? EXIT_DIFFERS : EXIT_OK);
 }
 

@@ -130,7 +130,7 @@ read_list(struct reading *r, const struct option *o, const struct pair *pair, vo
             return;
         const yaml_node_t *node = yaml_document_get_node(r->doc, *i);
         struct pair item = {"", node_line(node), node, pair->where};
-        char *text = pair_text(r, &item, "an event type", false);
+        char *text = pair_text(r, &item, "text", false);
         if (!text)
             continue;
         GROW(*list, *count, cap);
@@ -473,5 +473,8 @@ config_build(struct reading *r, yaml_document_t *doc)
     for (size_t i = 0; i < r->config->consumer_count; i++)
         if (!r->config->consumers[i].owner)
             r->config->consumers[i].owner = xstrdup(r->config->consumers[i].name);
+    for (size_t i = 0; i < r->config->relay_count; i++)
+        if (!r->config->relays[i].owner)
+            r->config->relays[i].owner = xstrdup(r->config->relays[i].name);
     config_check_together(r->config, &r->mistakes);
 }

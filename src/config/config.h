@@ -19,11 +19,15 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/strbuf.h"
+
+enum versions { VERSIONS_DENSE, VERSIONS_SPARSE };
 
 struct outbox_config {
     char *name;
     int line;
-    char *database; /* connection string of the database that holds postrider.outbox */
+    char *database; /* connection string of the database that holds the outbox */
+    enum versions versions;
     int64_t retention_us;
 };
 
@@ -40,12 +44,22 @@ struct destination_config {
 
 enum start_at { START_EARLIEST, START_NOW };
 
+/* Which events a relay publishes; an empty list lets all through. */
+struct filter_config {
+    char **aggregate_types;
+    size_t aggregate_type_count;
+    char **event_types;
+    size_t event_type_count;
+};
+
 struct relay_config {
     char *name;
     int line;
     const struct outbox_config *outbox;
     const struct destination_config *destination;
     enum start_at start;
+    struct filter_config filter;
+    char *owner; /* who is asked about its dead letters */
     int64_t lease_us;
     int64_t poll_cap_us; /* longest wait between two looks at a quiet outbox */
 };
@@ -106,5 +120,8 @@ bool config_load(const char *path, FILE *report, struct config **ret,
 bool config_parse(const char *path, const char *text, size_t len, FILE *report, struct config **ret,
                   struct error *err) PR_MUSTCHECK;
 void config_free(struct config *config); /* NULL is fine */
+
+/* The filter as postrider.relay keeps it, in `out`; NULL if it lets everything through. */
+const char *filter_json(const struct filter_config *filter, struct strbuf *out);
 
 #endif

@@ -184,16 +184,31 @@ config_load(const char *path, FILE *report, struct config **ret, struct error *e
 /* ------------------------------------------------------------------ freeing */
 
 static void
+free_list(char **list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(list[i]);
+    free(list);
+}
+
+static void
+free_relay(struct relay_config *r)
+{
+    free_list(r->filter.aggregate_types, r->filter.aggregate_type_count);
+    free_list(r->filter.event_types, r->filter.event_type_count);
+    free(r->owner);
+    free(r->name);
+}
+
+static void
 free_consumer(struct consumer_config *c)
 {
     for (size_t i = 0; i < c->handler_count; i++) {
         free(c->handlers[i].event_type);
         free(c->handlers[i].sql);
     }
-    for (size_t i = 0; i < c->ignore_count; i++)
-        free(c->ignore[i]);
+    free_list(c->ignore, c->ignore_count);
     free(c->handlers);
-    free(c->ignore);
     free(c->name);
     free(c->database);
     free(c->topic);
@@ -217,7 +232,7 @@ config_free(struct config *c)
         free(c->destinations[i].path);
     }
     for (size_t i = 0; i < c->relay_count; i++)
-        free(c->relays[i].name);
+        free_relay(&c->relays[i]);
     for (size_t i = 0; i < c->consumer_count; i++)
         free_consumer(&c->consumers[i]);
     free(c->outboxes);

@@ -40,6 +40,17 @@ const struct option options[] = {
      .more = "A URI, postgresql://user@host/name, or pairs, host=h dbname=name. Keep the password "
              "in the environment (${NAME}), in a pgpass file or out of use (peer, certificates)."},
     {.section = "outboxes",
+     .key = "versions",
+     .type = OPTION_WORD,
+     .offset = OUTBOX(versions),
+     .words = "dense|sparse",
+     .fallback = "dense",
+     .help = "dense: each event of an aggregate has the version after the one before. sparse: "
+             "versions may skip, where an update writes no event.",
+     .more = "With sparse, and with a filter on event types, each message carries the version "
+             "before it in the header postrider-prev, so that a consumer can tell a jump from a "
+             "missing event. Dense streams carry none and cost nothing."},
+    {.section = "outboxes",
      .key = "retention",
      .type = OPTION_DURATION,
      .offset = OUTBOX(retention_us),
@@ -126,6 +137,27 @@ const struct option options[] = {
      .fallback = "earliest",
      .help = "Where a relay made by `postrider init` begins: with every event still in the "
              "outbox, or with those committed from then on."},
+    {.section = "relays",
+     .key = "filter.aggregate_types",
+     .type = OPTION_LIST,
+     .offset = RELAY(filter.aggregate_types),
+     .example = "[]",
+     .help = "Aggregate types whose events it publishes; all of them if the list is empty.",
+     .more = "A changed filter is put in force by `postrider init`; events that the relay has "
+             "passed already stay unpublished."},
+    {.section = "relays",
+     .key = "filter.event_types",
+     .type = OPTION_LIST,
+     .offset = RELAY(filter.event_types),
+     .example = "[]",
+     .help = "Event types it publishes; all of them if the list is empty.",
+     .more = "Its messages then carry postrider-prev, as those of an outbox with sparse "
+             "versions."},
+    {.section = "relays",
+     .key = "owner",
+     .type = OPTION_TEXT,
+     .offset = RELAY(owner),
+     .help = "Who is asked about its dead letters; the relay's name if not given."},
     {.section = "relays",
      .key = "lease",
      .type = OPTION_DURATION,

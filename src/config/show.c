@@ -80,13 +80,24 @@ add_handlers(struct strbuf *out, const struct consumer_config *c)
     }
 }
 
-static void
-add_ignore(struct strbuf *out, const struct consumer_config *c)
+/* The strings of an OPTION_LIST. */
+static char *const *
+list_of(const void *field, size_t *ret_count)
 {
-    strbuf_adds(out, "    ignore: [");
-    for (size_t i = 0; i < c->ignore_count; i++) {
+    *ret_count = *(const size_t *) (const void *) ((const char *) field + sizeof(char **));
+    return *(char *const *const *) field;
+}
+
+static void
+add_list(struct strbuf *out, const struct option *o, const void *field)
+{
+    size_t count;
+    char *const *list = list_of(field, &count);
+
+    strbuf_addf(out, "%s: [", option_last_key(o));
+    for (size_t i = 0; i < count; i++) {
         strbuf_adds(out, i ? ", " : "");
-        add_quoted(out, c->ignore[i]);
+        add_quoted(out, list[i]);
     }
     strbuf_adds(out, "]\n");
 }
@@ -123,8 +134,9 @@ add_element(struct strbuf *out, const struct section *section, const char *base)
         if (o->type == OPTION_HANDLERS)
             add_handlers(out, consumer);
         if (o->type == OPTION_LIST)
-            add_ignore(out, consumer);
-        add_option(&line, o, base);
+            add_list(&line, o, base + o->offset);
+        else
+            add_option(&line, o, base);
         if (line.len > 0 && prefix > 0 && !inside)
             strbuf_addf(out, "%s%.*s:\n", indent, (int) prefix - 1, o->key);
         inside = prefix > 0;
@@ -159,19 +171,25 @@ options_write_config(const struct config *config, FILE *out)
 /* ------------------------------------------------------------------ JSON */
 
 static void
-json_consumer_lists(struct jsonw *w, const struct option *o, const struct consumer_config *c)
+json_list(struct jsonw *w, const struct option *o, const void *field)
 {
-    if (o->type == OPTION_LIST) {
-        jsonw_array(w, o->key);
-        for (size_t i = 0; i < c->ignore_count; i++)
-            jsonw_str(w, NULL, c->ignore[i]);
-    } else {
-        jsonw_object(w, o->key);
-        for (size_t i = 0; i < c->handler_count; i++) {
-            jsonw_object(w, c->handlers[i].event_type);
-            jsonw_str(w, "sql", c->handlers[i].sql);
-            jsonw_end(w);
-        }
+    size_t count;
+    char *const *list = list_of(field, &count);
+
+    jsonw_array(w, option_last_key(o));
+    for (size_t i = 0; i < count; i++)
+        jsonw_str(w, NULL, list[i]);
+    jsonw_end(w);
+}
+
+static void
+json_handlers(struct jsonw *w, const struct option *o, const struct consumer_config *c)
+{
+    jsonw_object(w, o->key);
+    for (size_t i = 0; i < c->handler_count; i++) {
+        jsonw_object(w, c->handlers[i].event_type);
+        jsonw_str(w, "sql", c->handlers[i].sql);
+        jsonw_end(w);
     }
     jsonw_end(w);
 }
@@ -192,8 +210,10 @@ json_element(struct jsonw *w, const struct section *section, const char *base)
         if (prefix == 0 && inside)
             jsonw_end(w);
         inside = prefix > 0;
-        if (o->type == OPTION_LIST || o->type == OPTION_HANDLERS) {
-            json_consumer_lists(w, o, (const void *) base);
+        if (o->type == OPTION_LIST) {
+            json_list(w, o, base + o->offset);
+        } else if (o->type == OPTION_HANDLERS) {
+            json_handlers(w, o, (const void *) base);
         } else if (o->type == OPTION_INTEGER) {
             jsonw_i64(w, option_last_key(o), *(const int *) (const void *) (base + o->offset));
         } else {

@@ -3,20 +3,16 @@
 #include "consume/consumer.h"
 #include "pg/pgconn.h"
 #include "pg/schema.h"
+#include "relay/worker.h"
 #include "transport/transport.h"
 
-static const struct pgstmt stmt_relay = {
-    "preflight_relay",
-    "SELECT count(*) FROM postrider.relay WHERE name = $1::text",
-};
 static const struct pgstmt stmt_consumer = {
     "preflight_consumer",
     "SELECT count(*) FROM postrider.consumer WHERE name = $1::text",
 };
 
 static bool
-check_database(const char *dsn, const char *purpose, const struct pgstmt *stmt, const char *kind,
-               const char *name, struct error *err)
+check_database(const char *dsn, const char *purpose, const char *consumer, struct error *err)
 {
     struct pgconn_options options = {.purpose = purpose, .system_search_path = true};
     struct arena arena = {0};
@@ -25,13 +21,13 @@ check_database(const char *dsn, const char *purpose, const struct pgstmt *stmt, 
     PGresult *res = NULL;
     bool ok = pgconn_open(dsn, &options, &conn, err) && schema_check(conn, err);
 
-    if (ok && stmt) {
-        pgparams_text(&p, name);
-        ok = pgconn_query(conn, stmt, &p, &res, err);
+    if (ok && consumer) {
+        pgparams_text(&p, consumer);
+        ok = pgconn_query(conn, &stmt_consumer, &p, &res, err);
     }
     if (res && pgresult_i64(res, 0, 0) == 0) {
         ok = error_set_exit(err, ERR_STOP, EXIT_CONFIG, "config.unregistered",
-                            "%s %s is not registered in %s", kind, name, pgconn_target(conn));
+                            "consumer %s is not registered in %s", consumer, pgconn_target(conn));
         error_hint(err, "run `postrider init` with this configuration");
     }
     PQclear(res);
@@ -43,7 +39,7 @@ check_database(const char *dsn, const char *purpose, const struct pgstmt *stmt, 
 static bool
 check_destination(const struct destination_config *d, struct error *err)
 {
-    return !d->database || check_database(d->database, d->name, NULL, NULL, NULL, err);
+    return !d->database || check_database(d->database, d->name, NULL, err);
 }
 
 bool
@@ -51,13 +47,12 @@ preflight(const struct config *config, bool relays, bool consumers, struct error
 {
     for (size_t i = 0; relays && i < config->relay_count; i++) {
         const struct relay_config *r = &config->relays[i];
-        if (!check_database(r->outbox->database, r->name, &stmt_relay, "relay", r->name, err) ||
-            !check_destination(r->destination, err))
+        if (!relay_check(r, err) || !check_destination(r->destination, err))
             return false;
     }
     for (size_t i = 0; consumers && i < config->consumer_count; i++) {
         const struct consumer_config *c = &config->consumers[i];
-        if (!check_database(c->database, c->name, &stmt_consumer, "consumer", c->name, err) ||
+        if (!check_database(c->database, c->name, c->name, err) ||
             !check_destination(c->destination, err) || !consumer_check(c, err))
             return false;
     }

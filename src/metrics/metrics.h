@@ -22,6 +22,9 @@ enum metric {
     METRIC_WINDOWS,          /* relay, counter */
     METRIC_RELAY_RETRIES,    /* relay, counter by class */
     METRIC_ORDER_VIOLATIONS, /* relay, counter */
+    METRIC_ORDER_BREACHES,   /* relay, counter */
+    METRIC_RELAY_DEAD,       /* relay, counter */
+    METRIC_RELAY_HELD,       /* relay, gauge */
     METRIC_LANES,            /* relay, gauge */
     METRIC_LEASE_CHANGES,    /* relay, counter */
     METRIC_RELAY_PENDING,    /* relay, gauge, seconds */

@@ -7,7 +7,7 @@
 
 #include "core/clock.h"
 
-enum { OUR_HEADERS = 11 };
+enum { OUR_HEADERS = 12 };
 
 char *
 encode_time(int64_t us, struct arena *arena)
@@ -57,8 +57,8 @@ add_own_headers(struct message *m, struct header *list, json_t *own, struct aren
 }
 
 void
-encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, struct arena *arena,
-               struct message *ret)
+encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, int64_t prev,
+               struct arena *arena, struct message *ret)
 {
     json_t *own = row->headers ? json_loads(row->headers, JSON_DECODE_ANY, NULL) : NULL;
     size_t own_count = json_is_object(own) ? json_object_size(own) : 0;
@@ -79,6 +79,8 @@ encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, s
     add_header(ret, list, "postrider-aggregate-type", row->aggregate_type);
     add_header(ret, list, "postrider-aggregate-id", row->aggregate_id);
     add_header(ret, list, "postrider-version", arena_printf(arena, "%" PRId64, row->version));
+    if (prev >= 0)
+        add_header(ret, list, "postrider-prev", arena_printf(arena, "%" PRId64, prev));
     add_header(ret, list, "postrider-occurred-at", encode_time(row->occurred_at_us, arena));
     add_header(ret, list, "postrider-relay", relay);
     add_header(ret, list, "postrider-lane", arena_printf(arena, "%d", row->lane));

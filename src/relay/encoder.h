@@ -14,8 +14,11 @@
 #include "source/poll/window.h"
 #include "transport/transport.h"
 
-/* Fills all but cookie, topic, part, lane and epoch's routing; `relay` is its name. */
-void encode_message(const struct outbox_row *row, const char *relay, int64_t epoch,
+/*
+ * Fills all but cookie, topic and part; `relay` is its name, `prev` the version before or
+ * -1 where messages carry none.
+ */
+void encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, int64_t prev,
                     struct arena *arena, struct message *ret);
 
 /* "2026-12-01T05:34:30.123456Z", or "infinity" and "-infinity". */

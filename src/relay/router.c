@@ -46,6 +46,7 @@ router_free(struct router *router)
 {
     if (!router)
         return;
+    router_retry_refused(router);
     for (int i = 0; i < router->count; i++) {
         free(router->known[i].aggregate_type);
         free(router->known[i].topic);
@@ -59,6 +60,15 @@ router_forget(struct router *router)
 {
     for (int i = 0; i < router->count; i++)
         router->known[i].open = false;
+}
+
+void
+router_retry_refused(struct router *router)
+{
+    for (int i = 0; i < router->count; i++) {
+        free(router->known[i].route.refusal);
+        router->known[i].route.refusal = NULL;
+    }
 }
 
 static struct known *
@@ -75,7 +85,7 @@ router_find(struct router *router, const char *aggregate_type)
 {
     struct known *known = find(router, aggregate_type);
 
-    return known && known->open ? &known->route : NULL;
+    return known && (known->open || known->route.refusal) ? &known->route : NULL;
 }
 
 /* The template with {aggregate_type} filled in. */
@@ -108,44 +118,76 @@ add(struct router *router, const char *aggregate_type)
     *known = (struct known){.aggregate_type = xstrdup(aggregate_type)};
     known->topic = destination->topic ? fill_template(destination->topic, aggregate_type)
                                       : xstrdup(aggregate_type);
-    known->route = (struct route){known->topic, destination->partitions};
+    known->route = (struct route){.topic = known->topic};
     return known;
 }
 
+/* The count fixed at the topic's first use; 0: there was none yet. */
 static bool
-fix_partitions(struct router *router, struct pgconn *conn, const struct route *route,
-               struct error *err)
+read_fixed(struct router *router, struct pgconn *conn, const char *topic, int *ret,
+           struct error *err)
 {
     struct arena arena = {0};
-    struct pgparams put = {.arena = &arena}, get = {.arena = &arena};
-    PGresult *res = NULL;
-    bool ok = false;
+    struct pgparams p = {.arena = &arena};
+    PGresult *res;
 
-    pgparams_i16(&put, router->relay);
-    pgparams_text(&put, route->topic);
-    pgparams_i32(&put, route->partitions);
-    pgparams_i16(&get, router->relay);
-    pgparams_text(&get, route->topic);
-    if (!pgconn_run(conn, &stmt_route_add, &put, err) ||
-        !pgconn_query(conn, &stmt_route, &get, &res, err))
-        goto out;
-    int fixed = (int) pgresult_i64(res, 0, 0);
-    if (fixed != route->partitions) {
-        error_set_exit(err, ERR_STOP, EXIT_CONFIG, "relay.partitions",
-                       "topic %s was begun with %d partitions, the configuration says %d",
-                       route->topic, fixed, route->partitions);
-        error_hint(err,
-                   "set destinations.%s.partitions to %d: another count would send later events "
-                   "of a stream elsewhere, past earlier ones",
-                   router->destination->name, fixed);
-        goto out;
+    pgparams_i16(&p, router->relay);
+    pgparams_text(&p, topic);
+    bool ok = pgconn_query(conn, &stmt_route, &p, &res, err);
+    if (ok) {
+        *ret = PQntuples(res) > 0 ? (int) pgresult_i64(res, 0, 0) : 0;
+        PQclear(res);
     }
-    ok = true;
-
-out:
-    PQclear(res);
     arena_release(&arena);
     return ok;
+}
+
+static bool
+fix(struct router *router, struct pgconn *conn, const struct route *route, struct error *err)
+{
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+
+    pgparams_i16(&p, router->relay);
+    pgparams_text(&p, route->topic);
+    pgparams_i32(&p, route->partitions);
+    bool ok = pgconn_run(conn, &stmt_route_add, &p, err);
+    arena_release(&arena);
+    return ok;
+}
+
+static bool
+is_as_fixed(const struct router *router, const struct route *route, int fixed, int now,
+            const char *who, struct error *err)
+{
+    if (fixed == 0 || now == 0 || fixed == now)
+        return true;
+    error_set_exit(err, ERR_STOP, EXIT_CONFIG, "relay.partitions",
+                   "topic %s was begun with %d partitions, %s %d", route->topic, fixed, who, now);
+    return error_hint(err,
+                      "set destinations.%s.partitions to %d: another count would send later events "
+                      "of a stream elsewhere, past earlier ones",
+                      router->destination->name, fixed);
+}
+
+static bool
+open_route(struct router *router, struct pgconn *conn, struct transport *transport,
+           struct route *route, struct error *err)
+{
+    int fixed, has, asked = router->destination->partitions;
+
+    if (!read_fixed(router, conn, route->topic, &fixed, err) ||
+        !is_as_fixed(router, route, fixed, asked, "the configuration says", err))
+        return false;
+    has = fixed ? fixed : asked;
+    if (!transport->ops->topic(transport, route->topic, &has, err) ||
+        !is_as_fixed(router, route, fixed, has, "it has now", err))
+        return false;
+    route->partitions = has;
+    if (fixed)
+        return true;
+    return fix(router, conn, route, err) && read_fixed(router, conn, route->topic, &fixed, err) &&
+           is_as_fixed(router, route, fixed, has, "this process counts", err);
 }
 
 bool
@@ -156,10 +198,13 @@ router_open(struct router *router, struct pgconn *conn, struct transport *transp
 
     if (!known)
         known = add(router, aggregate_type);
-    if (!fix_partitions(router, conn, &known->route, err) ||
-        !transport->ops->topic(transport, known->route.topic, known->route.partitions, err))
+    if (open_route(router, conn, transport, &known->route, err)) {
+        known->open = true;
+        return true;
+    }
+    if (err->cls != ERR_PERMANENT || !pgconn_ok(conn))
         return false;
-    known->open = true;
+    known->route.refusal = xmemdup(err, sizeof(*err));
     return true;
 }
 

@@ -21,6 +21,7 @@
 struct route {
     const char *topic;
     int partitions;
+    struct error *refusal; /* NULL, or why the destination cannot have a topic of this name */
 };
 
 struct router;
@@ -31,12 +32,16 @@ void router_free(struct router *router); /* NULL is fine */
 /* Topics made sure of at the destination are asked for again after it was reopened. */
 void router_forget(struct router *router);
 
+/* Names refused earlier are asked for again. */
+void router_retry_refused(struct router *router);
+
 /* The route of these rows, or NULL if it has not been opened yet. */
 const struct route *router_find(struct router *router, const char *aggregate_type);
 
 /*
- * Fixes the partition count in the outbox database and makes sure of the topic at the
- * destination.  Errors: relay.partitions (stop), and the transport's.
+ * Makes sure of the topic at the destination and fixes its partition count in the outbox
+ * database.  A name that the destination can never have makes a route with a refusal.
+ * Errors: relay.partitions (stop), and the transport's.
  */
 bool router_open(struct router *router, struct pgconn *conn, struct transport *transport,
                  const char *aggregate_type, struct error *err) PR_MUSTCHECK;

@@ -135,16 +135,38 @@ watch_order(struct relay_state *state, const struct outbox_row *row)
 }
 
 void
-relay_state_settled(struct relay_state *state, const struct window_rows *rows)
+relay_state_settled(struct relay_state *state, const struct outbox_row *rows, int count)
 {
     int64_t now = clock_mono_us() + state->server_ahead_us;
 
-    for (int i = 0; i < rows->count; i++) {
-        metric_observe(state->metrics, METRIC_PUBLISH_LATENCY, now - rows->rows[i].inserted_at_us,
-                       1);
-        watch_order(state, &rows->rows[i]);
+    for (int i = 0; i < count; i++) {
+        metric_observe(state->metrics, METRIC_PUBLISH_LATENCY, now - rows[i].inserted_at_us, 1);
+        watch_order(state, &rows[i]);
     }
     health_due(state->health, 0);
+}
+
+void
+relay_state_breaches(struct relay_state *state, int64_t count)
+{
+    if (count == 0)
+        return;
+    metric_add(state->metrics, METRIC_ORDER_BREACHES, 0, count);
+    log_error("relay.order_breach", F_I64("messages", count),
+              F_STR("hint", "the destination stored later events of a stream and not an earlier "
+                            "one; consumers decide by version, so look for gaps there"));
+}
+
+void
+relay_state_dead(struct relay_state *state, int count)
+{
+    metric_add(state->metrics, METRIC_RELAY_DEAD, 0, count);
+}
+
+void
+relay_state_held(struct relay_state *state, int streams)
+{
+    metric_set_value(state->metrics, METRIC_RELAY_HELD, 0, streams);
 }
 
 void

@@ -29,8 +29,15 @@ void relay_state_pending(struct relay_state *state, int64_t inserted_at_us);
 /* The destination confirmed so many more messages. */
 void relay_state_published(struct relay_state *state, uint32_t stored);
 
-/* All rows of a reading are published: counts their latency and looks at their order. */
-void relay_state_settled(struct relay_state *state, const struct window_rows *rows);
+/* All rows of a reading are dealt with: counts their latency and looks at their order. */
+void relay_state_settled(struct relay_state *state, const struct outbox_row *rows, int count);
+
+/* The destination stored a message although an earlier one of its stream was not. */
+void relay_state_breaches(struct relay_state *state, int64_t count);
+
+/* Events that became dead letters, and the streams held back now. */
+void relay_state_dead(struct relay_state *state, int count);
+void relay_state_held(struct relay_state *state, int streams);
 
 /* Lanes may have been another's meanwhile: what was seen of their order no longer counts. */
 void relay_state_forget(struct relay_state *state);

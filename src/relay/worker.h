@@ -16,6 +16,9 @@ struct relay_worker;
 struct relay_worker *relay_new(const struct relay_config *config);
 void relay_free(struct relay_worker *worker); /* NULL is fine */
 
+/* Whether it could work: connects to its outbox and looks itself up there. */
+bool relay_check(const struct relay_config *config, struct error *err) PR_MUSTCHECK;
+
 /*
  * Works until `stop_fd` becomes readable; then finishes what is under way (2 s at
  * most), writes its positions and gives its lanes back.

@@ -57,7 +57,8 @@ enum durability {
 struct transport_caps {
     enum fail_model fail_model;
     enum durability durability; /* what a confirm means, printed at start */
-    size_t max_queue;           /* messages sent and not settled, at most */
+    size_t max_queue;           /* messages sent and not settled, at most … */
+    size_t max_bytes;           /* … and bytes of their bodies */
 };
 
 /* What the other side said about one message. */
@@ -84,8 +85,11 @@ struct transport_ops {
     bool (*open)(const struct destination_config *config, const char *purpose,
                  const struct uuid *writer, struct transport **ret, struct error *err);
 
-    /* Makes sure that a topic exists with this number of partitions. */
-    bool (*topic)(struct transport *t, const char *topic, int partitions, struct error *err);
+    /*
+     * Makes sure that a topic exists with *partitions partitions (0: with as many as it
+     * has, which are told).  ERR_PERMANENT means that the name itself is impossible here.
+     */
+    bool (*topic)(struct transport *t, const char *topic, int *partitions, struct error *err);
 
     /* Takes a message; it is not stored yet. */
     bool (*send)(struct transport *t, const struct message *message, struct error *err);

@@ -9,25 +9,7 @@ import time
 import psycopg2
 import pytest
 
-from conftest import ROOT, http, wait_until
-
-
-def port_of(process):
-    """The port of a program whose configuration says 127.0.0.1:0."""
-    def find():
-        for line in process.log.read_text().splitlines():
-            if "daemon.listening" in line:
-                return int(line.rsplit("port=", 1)[1])
-        return None
-    return wait_until(find, what="the HTTP server")
-
-
-def published(place):
-    return [row[0] for row in place.sql("bus", "SELECT event_id::text FROM postrider.log ORDER BY at, topic, part, off")]
-
-
-def states(place):
-    return dict(place.sql("shop", "SELECT event_id::text, publish_state FROM postrider.outbox_state"))
+from conftest import ROOT, http, port_of, published, states, wait_until
 
 
 def test_F01_a_late_commit_with_an_early_id_is_published(place):

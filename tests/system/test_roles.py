@@ -45,7 +45,7 @@ MATRIX = [
     ("SELECT body FROM postrider.parked", {"relay", "consumer"}),
     ("SELECT postrider.make_partitions(3)", {"maint", "relay", "consumer"}),
     ("SELECT postrider.prune_outbox(now(), true)", {"maint", "relay"}),
-    ("SELECT postrider.register_relay('x', 'postrider.outbox', 'now')", set()),
+    ("SELECT postrider.register_relay('x', 'postrider.outbox', 'now', NULL)", set()),
     ("SELECT postrider.register_consumer('x')", set()),
     ("SELECT postrider.make_partition('log', '2030-01-01', '2030-01-01', '2030-01-02')", set()),
     ("SELECT count(*) FROM postrider.schema_version", {"relay", "consumer", "operator", "maint"}),

@@ -95,7 +95,8 @@ static const struct {
      "p.yaml:2: outboxes.a.database: found nothing, expected a connection string, host=… dbname=… "
      "or postgresql://…\n"},
     {"outboxes:\n  a:\n    database: dbname=x\n    retentoin: 7d\n",
-     "p.yaml:4: outboxes.a.retentoin: found an unknown option, expected database or retention "
+     "p.yaml:4: outboxes.a.retentoin: found an unknown option, expected database, versions or "
+     "retention "
      "(did you mean \"retention\"?)\n"},
     {"outboxes:\n  a: {database: \"${T_NOT_SET}\"}\n",
      "p.yaml:2: outboxes.a.database: the environment variable T_NOT_SET is not set (export "
@@ -273,7 +274,7 @@ all_mistakes_come_in_one_go_by_line(void **state)
                  "p.yaml:3: consumers.c.from.topic: found nothing, expected text\n"
                  "p.yaml:3: consumers.c.handlers: found nothing, expected a map from event types "
                  "to {sql: \"…\"}\n"
-                 "p.yaml:4: outboxes.a.q: found an unknown option, expected database or "
+                 "p.yaml:4: outboxes.a.q: found an unknown option, expected database, versions or "
                  "retention\n");
 }
 
@@ -355,7 +356,7 @@ aliases_work_and_cannot_go_in_circles(void **state)
     config_free(config);
     free(report);
     refused_with("outboxes: &o\n  a: *o\n",
-                 "p.yaml:2: outboxes.a.a: found an unknown option, expected database or "
+                 "p.yaml:2: outboxes.a.a: found an unknown option, expected database, versions or "
                  "retention\n"
                  "p.yaml:2: outboxes.a.database: found nothing, expected a connection string, "
                  "host=… dbname=… or postgresql://…\n");
@@ -517,13 +518,15 @@ static void
 every_option_can_be_read(void **state)
 {
     static const char every[] =
-        "outboxes: {o: {database: dbname=o, retention: 8d}}\n"
+        "outboxes: {o: {database: dbname=o, retention: 8d, versions: sparse}}\n"
         "destinations:\n"
         "  d: {transport: postgres, database: dbname=d, topic: \"a.{aggregate_type}\", "
         "partitions: 1024, retention: 9d}\n"
         "  f: {transport: file, path: \"-\"}\n"
         "  n: {transport: null}\n"
-        "relays: {r: {outbox: o, destination: d, start: now, lease: 300ms, poll_cap: 1s}}\n"
+        "relays: {r: {outbox: o, destination: d, start: now, lease: 300ms, poll_cap: 1s, owner: "
+        "us,\n"
+        "  filter: {aggregate_types: [a, b], event_types: [E]}}}\n"
         "consumers:\n"
         "  c:\n"
         "    {database: dbname=c, from: {destination: d, topic: a.x, start: now}, order: latest, "
@@ -542,6 +545,10 @@ every_option_can_be_read(void **state)
     assert_int_equal(c->destinations[0].partitions, 1024);
     assert_string_equal(c->destinations[1].path, "-");
     assert_string_equal(c->destinations[2].transport, "null");
+    assert_int_equal(c->outboxes[0].versions, VERSIONS_SPARSE);
+    assert_int_equal(c->relays[0].filter.aggregate_type_count, 2);
+    assert_string_equal(c->relays[0].filter.event_types[0], "E");
+    assert_string_equal(c->relays[0].owner, "us");
     assert_int_equal(c->relays[0].start, START_NOW);
     assert_int_equal(c->relays[0].lease_us, 300000);
     assert_int_equal(c->relays[0].poll_cap_us, 1000000);

@@ -45,7 +45,7 @@ headers_tell_everything_and_the_body_is_untouched(void **state)
     struct message m;
 
     (void) state;
-    encode_message(&r, "orders", 5, &arena, &m);
+    encode_message(&r, "orders", 5, -1, &arena, &m);
     assert_string_equal(header(&m, "postrider-id"), "0190a0b0-0000-7000-8000-000000000001");
     assert_string_equal(header(&m, "postrider-type"), "RegistrationConfirmed");
     assert_string_equal(header(&m, "postrider-aggregate-type"), "registration");
@@ -73,7 +73,7 @@ own_headers_follow_and_none_is_lost(void **state)
 
     (void) state;
     r.headers = "{\"traceparent\": \"00-ab\", \"n\": 5, \"nothing\": null, \"deep\": {\"a\": [1]}}";
-    encode_message(&r, "orders", 5, &arena, &m);
+    encode_message(&r, "orders", 5, -1, &arena, &m);
     assert_int_equal(m.header_count, 15);
     assert_string_equal(header(&m, "traceparent"), "00-ab");
     assert_string_equal(header(&m, "n"), "5");

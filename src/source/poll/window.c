@@ -40,30 +40,55 @@ const char *const window_setup[] = {
     "       FROM (" inner ") u) w"                                                                 \
     " WHERE bytes - size < " BYTE_BUDGET " ORDER BY id"
 
-/* $1 lanes, $2 xmax(done), $3 open, $4 late transactions, $5 limit */
+/* $1 lanes, $2 xmax(done), $3 open, $4 late transactions, $5 and $6 filter, $7 limit */
+#define PASSES_FILTER                                                                              \
+    " AND ($5::text[] IS NULL OR aggregate_type = ANY ($5::text[]))"                               \
+    " AND ($6::text[] IS NULL OR event_type = ANY ($6::text[]))"
 static const struct pgstmt stmt_window = {
     "window",
-    READ_BOUNDED(
-        "SELECT " ROW_COLUMNS ", " ROW_SIZE " FROM postrider.outbox"
-        " WHERE xid >= $2::xid8 AND xid < pg_snapshot_xmax($3::pg_snapshot)"
-        "   AND lane = ANY ($1::smallint[]) AND pg_visible_in_snapshot(xid, $3::pg_snapshot)"
-        " UNION ALL"
-        " SELECT " ROW_COLUMNS ", " ROW_SIZE " FROM postrider.outbox"
-        " WHERE xid = ANY ($4::xid8[]) AND lane = ANY ($1::smallint[])"
-        " ORDER BY id LIMIT $5::bigint"),
+    READ_BOUNDED("SELECT " ROW_COLUMNS ", " ROW_SIZE " FROM postrider.outbox"
+                 " WHERE xid >= $2::xid8 AND xid < pg_snapshot_xmax($3::pg_snapshot)"
+                 "   AND lane = ANY ($1::smallint[]) AND pg_visible_in_snapshot(xid, "
+                 "$3::pg_snapshot)" PASSES_FILTER " UNION ALL"
+                 " SELECT " ROW_COLUMNS ", " ROW_SIZE " FROM postrider.outbox"
+                 " WHERE xid = ANY ($4::xid8[]) AND lane = ANY ($1::smallint[])" PASSES_FILTER
+                 " ORDER BY id LIMIT $7::bigint"),
 };
 
 /*
- * $5 and $6 are the id range.  The other conditions are wrapped so that no index but
+ * $7 and $8 are the id range.  The other conditions are wrapped so that no index but
  * the BRIN on id can serve them.
  */
 static const struct pgstmt stmt_range = {
     "window_range",
     READ_BOUNDED("SELECT " ROW_COLUMNS ", " ROW_SIZE " FROM postrider.outbox"
-                 " WHERE id > $5::bigint AND id <= $6::bigint"
+                 " WHERE id > $7::bigint AND id <= $8::bigint"
                  "   AND ((xid >= $2::xid8 AND pg_visible_in_snapshot(xid, $3::pg_snapshot))"
                  "        OR xid = ANY ($4::xid8[])) IS TRUE"
-                 "   AND (lane = ANY ($1::smallint[])) IS TRUE"),
+                 "   AND (lane = ANY ($1::smallint[])) IS TRUE" PASSES_FILTER),
+};
+
+const struct pgstmt window_prev = {
+    "window_prev",
+    "SELECT coalesce((SELECT o.aggregate_version FROM postrider.outbox o"
+    "   WHERE o.aggregate_type = k.t AND o.aggregate_id = k.a AND o.aggregate_version < k.v"
+    "     AND ($5::text[] IS NULL OR o.event_type = ANY ($5::text[]))"
+    "     AND NOT EXISTS (SELECT FROM postrider.parked p WHERE p.side = 'relay'"
+    "       AND p.reader = $1::smallint AND p.event_id = o.event_id AND p.state = 'discarded')"
+    "   ORDER BY o.aggregate_version DESC LIMIT 1), 0)"
+    " FROM unnest($2::text[], $3::text[], $4::bigint[]) WITH ORDINALITY k(t, a, v, n) ORDER BY n",
+};
+
+/* Parked events of a stream, $3 and $4, in their order, with the rows they stand for. */
+static const struct pgstmt stmt_parked = {
+    "window_parked",
+    "SELECT o.id, o.lane, o.event_id, o.aggregate_type, o.aggregate_id, o.aggregate_version,"
+    " o.event_type, o.payload::text, o.body, o.content_type, o.headers::text, o.occurred_at,"
+    " o.inserted_at, p.id, p.state, p.request"
+    " FROM (SELECT * FROM postrider.parked WHERE side = 'relay' AND reader = $1::smallint"
+    "   AND aggregate_type = $2::text AND aggregate_id = $3::text AND holds"
+    "   AND state <> 'discarded' ORDER BY pos LIMIT 100) p"
+    " LEFT JOIN postrider.outbox o ON o.event_id = p.event_id ORDER BY p.pos",
 };
 
 static const struct pgstmt stmt_probe = {
@@ -199,7 +224,23 @@ take_rows(PGresult *res, int limit, struct arena *arena, struct window_rows *ret
     ret->cut = count > limit || (count > 0 && binary_i64(res, count - 1, 13) >= BYTE_BUDGET_VALUE);
 }
 
-/* $1 lanes, $2 xmax(done), $3 open, $4 late transactions */
+void
+window_add_list(struct pgparams *p, char *const *list, size_t count)
+{
+    struct pgarray a = {0};
+
+    if (count == 0) {
+        pgparams_text(p, NULL);
+        return;
+    }
+    pgarray_start(&a, PG_TEXT);
+    for (size_t i = 0; i < count; i++)
+        pgarray_text(&a, list[i]);
+    pgparams_array(p, &a);
+    pgarray_release(&a);
+}
+
+/* $1 lanes, $2 xmax(done), $3 open, $4 late transactions, $5 and $6 filter */
 static void
 add_window(struct pgparams *p, const struct window_request *request)
 {
@@ -217,6 +258,8 @@ add_window(struct pgparams *p, const struct window_request *request)
     snapshot_late(request->done, request->open, &late);
     pgparams_text(p, arena_strdup(p->arena, strbuf_str(&late)));
     strbuf_release(&late);
+    window_add_list(p, request->filter->aggregate_types, request->filter->aggregate_type_count);
+    window_add_list(p, request->filter->event_types, request->filter->event_type_count);
     pgparams_binary(p);
 }
 
@@ -233,6 +276,38 @@ window_read(struct pgconn *conn, const struct window_request *request, struct ar
     if (!pgconn_query(conn, &stmt_window, &p, &res, err))
         return false;
     take_rows(res, WINDOW_LIMIT, arena, ret);
+    return true;
+}
+
+/* ------------------------------------------------------------------ parked events */
+
+bool
+window_read_parked(struct pgconn *conn, int16_t relay, const char *aggregate_type,
+                   const char *aggregate_id, struct arena *arena, struct parked_rows *ret,
+                   struct error *err)
+{
+    struct pgparams p = {.arena = arena};
+    PGresult *res;
+
+    *ret = (struct parked_rows){0};
+    pgparams_i16(&p, relay);
+    pgparams_text(&p, aggregate_type);
+    pgparams_text(&p, aggregate_id);
+    pgparams_binary(&p);
+    if (!pgconn_query(conn, &stmt_parked, &p, &res, err))
+        return false;
+    ret->result = res;
+    ret->count = PQntuples(res);
+    ret->rows = arena_zalloc(arena, sizeof(*ret->rows) * (size_t) (ret->count + 1));
+    for (int n = 0; n < ret->count; n++) {
+        struct parked_row *row = &ret->rows[n];
+        row->there = !PQgetisnull(res, n, 0);
+        if (row->there)
+            read_row(res, n, &row->row);
+        row->id = binary_i64(res, n, 13);
+        row->dead = strcmp(PQgetvalue(res, n, 14), "dead") == 0;
+        row->request = text_or_null(res, n, 15);
+    }
     return true;
 }
 

@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "config/config.h"
 #include "core/arena.h"
 #include "core/error.h"
 #include "core/uuid.h"
@@ -72,6 +73,7 @@ struct window_request {
     uint16_t lanes;
     const struct snapshot *done;
     const struct snapshot *open;
+    const struct filter_config *filter;
     int64_t after; /* big windows: ids above this … */
     int64_t up_to; /* … up to this */
 };
@@ -80,6 +82,35 @@ struct window_request {
 enum { WINDOW_LIMIT = 5000 };
 bool window_read(struct pgconn *conn, const struct window_request *request, struct arena *arena,
                  struct window_rows *ret, struct error *err) PR_MUSTCHECK;
+
+/* A list as a parameter: NULL if it is empty. */
+void window_add_list(struct pgparams *p, char *const *list, size_t count);
+
+/*
+ * The version before each ($2 aggregate types, $3 ids, $4 versions) that relay $1 has
+ * published or is going to, with event types $5 or any; 0 if there is none.
+ */
+extern const struct pgstmt window_prev;
+
+/* Events of one stream that are parked, the next ones first. */
+struct parked_row {
+    struct outbox_row row;
+    bool there;          /* false: the outbox has lost it */
+    int64_t id;          /* of the parked row */
+    bool dead;           /* else it waits behind one */
+    const char *request; /* "replay", "discard" or NULL */
+};
+
+struct parked_rows {
+    PGresult *result;
+    struct parked_row *rows; /* in the arena given */
+    int count;
+};
+
+/* Some of them; PQclear() the result. */
+bool window_read_parked(struct pgconn *conn, int16_t relay, const char *aggregate_type,
+                        const char *aggregate_id, struct arena *arena, struct parked_rows *ret,
+                        struct error *err) PR_MUSTCHECK;
 
 /*
  * Big windows.  Between window_big_begin and _end the session plans for id ranges;

@@ -18,7 +18,7 @@
 #include "core/jsonw.h"
 #include "transport/transport.h"
 
-enum { MAX_QUEUE = 16384 };
+enum { MAX_QUEUE = 16384, MAX_BYTES = 8 * 1024 * 1024 };
 
 struct file_transport {
     struct transport base;
@@ -100,6 +100,7 @@ file_open(const struct destination_config *config, const char *purpose, const st
         .fail_model = TRANSPORT_PREFIX,
         .durability = t->regular ? DURABLE_FSYNC : DURABLE_NOT,
         .max_queue = MAX_QUEUE,
+        .max_bytes = MAX_BYTES,
     };
     *ret = &t->base;
     return true;
@@ -110,7 +111,7 @@ fail:
 }
 
 static bool
-file_topic(struct transport *base, const char *topic, int partitions, struct error *err)
+file_topic(struct transport *base, const char *topic, int *partitions, struct error *err)
 {
     (void) base;
     (void) topic;

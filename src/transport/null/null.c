@@ -26,14 +26,16 @@ null_open(const struct destination_config *config, const char *purpose, const st
     (void) writer;
     (void) err;
     t->base.ops = &transport_null;
-    t->base.caps = (struct transport_caps){
-        .fail_model = TRANSPORT_PREFIX, .durability = DURABLE_NOT, .max_queue = MAX_QUEUE};
+    t->base.caps = (struct transport_caps){.fail_model = TRANSPORT_PREFIX,
+                                           .durability = DURABLE_NOT,
+                                           .max_queue = MAX_QUEUE,
+                                           .max_bytes = SIZE_MAX};
     *ret = &t->base;
     return true;
 }
 
 static bool
-null_topic(struct transport *base, const char *topic, int partitions, struct error *err)
+null_topic(struct transport *base, const char *topic, int *partitions, struct error *err)
 {
     (void) base;
     (void) topic;

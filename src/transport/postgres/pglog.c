@@ -18,6 +18,7 @@ enum {
     MAX_QUEUE = 16384,
     UNIT_MESSAGES = 2000,
     UNIT_BYTES = 4 * 1024 * 1024,
+    MAX_BYTES = 2 * UNIT_BYTES,
     LANES = 16,
 };
 
@@ -86,8 +87,10 @@ pglog_open(const struct destination_config *config, const char *purpose, const s
     struct pglog *t = xcalloc(1, sizeof(*t));
 
     t->base.ops = &transport_postgres;
-    t->base.caps = (struct transport_caps){
-        .fail_model = TRANSPORT_PREFIX, .durability = DURABLE_FSYNC, .max_queue = MAX_QUEUE};
+    t->base.caps = (struct transport_caps){.fail_model = TRANSPORT_PREFIX,
+                                           .durability = DURABLE_FSYNC,
+                                           .max_queue = MAX_QUEUE,
+                                           .max_bytes = MAX_BYTES};
     t->writer = *writer;
     if (!pgconn_open(config->database, &options, &t->conn, err) || !find_entry_type(t, err)) {
         pglog_close(&t->base);
@@ -98,14 +101,14 @@ pglog_open(const struct destination_config *config, const char *purpose, const s
 }
 
 static bool
-pglog_topic(struct transport *base, const char *topic, int partitions, struct error *err)
+pglog_topic(struct transport *base, const char *topic, int *partitions, struct error *err)
 {
     struct pglog *t = (struct pglog *) base;
     struct arena arena = {0};
     struct pgparams p = {.arena = &arena};
 
     pgparams_text(&p, topic);
-    pgparams_i32(&p, partitions);
+    pgparams_i32(&p, *partitions);
     bool ok = pgconn_run(t->conn, &stmt_topic, &p, err);
     arena_release(&arena);
     return ok;
