@@ -9,7 +9,7 @@
 
 static const struct pgstmt stmt_relay = {
     "register_relay",
-    "SELECT postrider.register_relay($1::text, 'postrider.outbox', $2::text, $3::jsonb)",
+    "SELECT postrider.register_relay($1::text, $4::text, $2::text, $3::jsonb)",
 };
 static const struct pgstmt stmt_consumer = {
     "register_consumer",
@@ -73,6 +73,7 @@ register_relay(struct install *in, const struct relay_config *r, bool *ret_made,
     pgparams_text(&p, r->name);
     pgparams_text(&p, r->start == START_NOW ? "now" : "earliest");
     pgparams_text(&p, filter_json(&r->filter, &filter));
+    pgparams_text(&p, outbox_table(r->outbox));
     bool ok = pgconn_query(in->conn, &stmt_relay, &p, &res, err);
     if (ok) {
         *ret_made = pgresult_bool(res, 0, 0);

@@ -6,6 +6,7 @@
 #include "core/jsonw.h"
 #include "pg/pgconn.h"
 #include "pg/schema.h"
+#include "source/mark/mark.h"
 
 /*
  * Bounded: the lanes' positions tell where to look, and one row not yet passed is
@@ -18,13 +19,13 @@ static const struct pgstmt stmt_relay = {
     "    ON o.owner = i.id WHERE o.relay = r.relay AND o.lease_until > clock_timestamp()),"
     "  round(extract(epoch FROM clock_timestamp() - min(due.inserted_at)) * 1000)::bigint,"
     "  (SELECT count(*) FROM postrider.parked p WHERE p.side = 'relay' AND p.reader = r.relay"
-    "    AND p.state = 'dead')"
+    "    AND p.state = 'dead'), count(*)"
     " FROM postrider.relay r JOIN postrider.lane l USING (relay)"
     " LEFT JOIN LATERAL (SELECT o.inserted_at FROM postrider.outbox o WHERE o.lane = l.lane"
     "   AND o.xid >= pg_snapshot_xmin(l.done_snap) AND NOT pg_visible_in_snapshot(o.xid, "
     "l.done_snap)"
     "   AND NOT coalesce(o.id <= l.open_pos AND pg_visible_in_snapshot(o.xid, l.open_snap), false)"
-    "   ORDER BY o.xid LIMIT 1) due ON true"
+    "   ORDER BY o.xid LIMIT 1) due ON r.outbox = 'postrider.outbox'"
     " WHERE r.name = $1::text GROUP BY r.relay",
 };
 static const struct pgstmt stmt_positions = {
@@ -106,17 +107,16 @@ say_error(struct status *s, const char *kind, const char *name, const struct err
 /* ------------------------------------------------------------------ relays */
 
 static void
-judge_relay(struct status *s, const struct relay_config *r, const PGresult *res)
+judge_relay(struct status *s, const struct relay_config *r, const PGresult *res, int64_t age_ms)
 {
     int64_t owned = pgresult_i64(res, 0, 0), dead = pgresult_i64(res, 0, 3);
-    bool due = !PQgetisnull(res, 0, 2);
-    int64_t age_ms = pgresult_i64(res, 0, 2);
+    bool due = age_ms >= 0;
     const char *host = pgresult_str(res, 0, 1);
     const char *todo = "";
     char facts[256], dlq[128];
 
-    snprintf(facts, sizeof(facts), "%lld of 16 lanes owned%s%s, ", (long long) owned,
-             host ? " by " : "", host ? host : "");
+    snprintf(facts, sizeof(facts), "%lld of %lld lanes owned%s%s, ", (long long) owned,
+             (long long) pgresult_i64(res, 0, 4), host ? " by " : "", host ? host : "");
     size_t len = strlen(facts);
     if (due)
         snprintf(facts + len, sizeof(facts) - len, "oldest pending %.1f s", (double) age_ms / 1000);
@@ -128,11 +128,35 @@ judge_relay(struct status *s, const struct relay_config *r, const PGresult *res)
     snprintf(dlq, sizeof(dlq), "postrider dlq list --relay %s", r->name);
     if (owned == 0)
         todo = "no process runs this relay: start `postrider run`";
+    else if (dead > 0 && r->outbox->table) /* it is among the pending, and may be all of them */
+        todo = dlq;
     else if (due && age_ms > LATE_MS)
         todo = "see its log, or /readyz: it says what the relay waits for";
     else if (dead > 0)
         todo = dlq;
     say(s, "relay", r->name, facts, todo, *todo ? EXIT_DIFFERS : EXIT_OK);
+}
+
+/* How long the oldest event waits: -1: none does. */
+static bool
+find_age(struct pgconn *conn, const struct relay_config *r, const PGresult *relay, int64_t *ret,
+         struct error *err)
+{
+    struct mark *mark;
+    PGresult *res;
+
+    *ret = PQgetisnull(relay, 0, 2) ? -1 : pgresult_i64(relay, 0, 2);
+    if (!r->outbox->table)
+        return true;
+    if (!mark_open(conn, r->outbox, &mark, err))
+        return false;
+    bool ok = pgconn_query(conn, &mark->due, NULL, &res, err);
+    if (ok) {
+        *ret = PQgetisnull(res, 0, 0) ? -1 : pgresult_i64(res, 0, 0);
+        PQclear(res);
+    }
+    mark_free(mark);
+    return ok;
 }
 
 static void
@@ -141,14 +165,17 @@ show_relay(struct status *s, const struct relay_config *r)
     struct pgconn *conn = NULL;
     PGresult *res = NULL;
     struct error err;
+    int64_t age_ms;
 
     if (!open_checked(r->outbox->database, &conn, &err) ||
         !query_name(conn, &stmt_relay, r->name, NULL, &res, &err))
         say_error(s, "relay", r->name, &err);
     else if (PQntuples(res) == 0)
         say(s, "relay", r->name, "not registered", "postrider init", EXIT_DIFFERS);
+    else if (!find_age(conn, r, res, &age_ms, &err))
+        say_error(s, "relay", r->name, &err);
     else
-        judge_relay(s, r, res);
+        judge_relay(s, r, res, age_ms);
     PQclear(res);
     pgconn_close(conn);
 }

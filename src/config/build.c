@@ -470,6 +470,7 @@ config_build(struct reading *r, yaml_document_t *doc)
             set_defaults(&sections[i], (char *) r->config);
     pair_each(r, &all, "a map of sections", read_section, NULL);
     resolve_references(r);
+    config_check_tables(r->config, &r->mistakes);
     for (size_t i = 0; i < r->config->consumer_count; i++)
         if (!r->config->consumers[i].owner)
             r->config->consumers[i].owner = xstrdup(r->config->consumers[i].name);

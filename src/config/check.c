@@ -29,6 +29,36 @@ check_relays(const struct config *config, struct mistakes *m)
 }
 
 static void
+refuse_for_table(struct mistakes *m, const struct relay_config *r, const char *key,
+                 const char *found, const char *expected)
+{
+    char *where = xasprintf("relays.%s.%s", r->name, key);
+
+    mistake_add_at(m, where, "found %s for outbox %s, which is a table of your own, expected %s",
+                   found, r->outbox->name, expected);
+    free(where);
+}
+
+/* A state column says of an event that it was published, not by whom. */
+static void
+check_table_relays(const struct config *config, struct mistakes *m)
+{
+    for (size_t i = 0; i < config->relay_count; i++) {
+        const struct relay_config *a = &config->relays[i];
+        if (!a->outbox || !a->outbox->table)
+            continue;
+        if (a->filter.aggregate_type_count > 0 || a->filter.event_type_count > 0)
+            refuse_for_table(m, a, "filter", "a filter", "none (its rows would stay pending)");
+        if (a->start == START_NOW)
+            refuse_for_table(m, a, "start", "now", "earliest (every pending row is published)");
+        for (size_t j = 0; j < i; j++)
+            if (config->relays[j].outbox == a->outbox)
+                refuse_for_table(m, a, "outbox", "a second relay",
+                                 "one relay (the state column can serve one only)");
+    }
+}
+
+static void
 check_handled_or_ignored(const struct consumer_config *c, struct mistakes *m)
 {
     for (size_t i = 0; i < c->handler_count; i++) {
@@ -122,5 +152,6 @@ void
 config_check_together(const struct config *config, struct mistakes *m)
 {
     check_relays(config, m);
+    check_table_relays(config, m);
     check_consumers(config, m);
 }

@@ -10,6 +10,9 @@
 #include "config/mistakes.h"
 
 /* Single values have been checked; names that were not found are NULL. */
+/* Fills in what a table of the user's own leaves to its default, and checks it. */
+void config_check_tables(struct config *config, struct mistakes *m);
+
 void config_check_together(const struct config *config, struct mistakes *mistakes);
 
 #endif

@@ -23,10 +23,35 @@
 
 enum versions { VERSIONS_DENSE, VERSIONS_SPARSE };
 
+/* A table of the user's own: which of its columns is what.  NULL: as the pattern names it. */
+struct columns_config {
+    char *event_id;
+    char *aggregate_type;
+    char *aggregate_id;
+    char *aggregate_version;
+    char *event_type;
+    char *payload;
+    char *headers;
+    char *content_type;
+    char *occurred_at;
+};
+
+/* Its state column, and what stands in it. */
+struct mark_config {
+    char *column;
+    char *pending;
+    char *published;
+    char *discarded;
+};
+
 struct outbox_config {
     char *name;
     int line;
-    char *database; /* connection string of the database that holds the outbox */
+    char *database;       /* connection string of the database that holds the outbox */
+    char *table;          /* NULL: postrider.outbox; else the fields below tell how to read it */
+    char *aggregate_type; /* of a table that has no such column */
+    struct columns_config columns;
+    struct mark_config mark;
     enum versions versions;
     int64_t retention_us;
 };
@@ -120,6 +145,9 @@ bool config_load(const char *path, FILE *report, struct config **ret,
 bool config_parse(const char *path, const char *text, size_t len, FILE *report, struct config **ret,
                   struct error *err) PR_MUSTCHECK;
 void config_free(struct config *config); /* NULL is fine */
+
+/* The table an outbox is read from, as postrider.relay keeps it. */
+const char *outbox_table(const struct outbox_config *outbox);
 
 /* The filter as postrider.relay keeps it, in `out`; NULL if it lets everything through. */
 const char *filter_json(const struct filter_config *filter, struct strbuf *out);

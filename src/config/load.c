@@ -192,6 +192,20 @@ free_list(char **list, size_t count)
 }
 
 static void
+free_outbox(struct outbox_config *o)
+{
+    struct columns_config *c = &o->columns;
+    char *all[] = {o->name,          o->database,       o->table,        o->aggregate_type,
+                   c->event_id,      c->aggregate_type, c->aggregate_id, c->aggregate_version,
+                   c->event_type,    c->payload,        c->headers,      c->content_type,
+                   c->occurred_at,   o->mark.column,    o->mark.pending, o->mark.published,
+                   o->mark.discarded};
+
+    for (size_t i = 0; i < PR_LENGTH(all); i++)
+        free(all[i]);
+}
+
+static void
 free_relay(struct relay_config *r)
 {
     free_list(r->filter.aggregate_types, r->filter.aggregate_type_count);
@@ -220,10 +234,8 @@ config_free(struct config *c)
 {
     if (!c)
         return;
-    for (size_t i = 0; i < c->outbox_count; i++) {
-        free(c->outboxes[i].name);
-        free(c->outboxes[i].database);
-    }
+    for (size_t i = 0; i < c->outbox_count; i++)
+        free_outbox(&c->outboxes[i]);
     for (size_t i = 0; i < c->destination_count; i++) {
         free(c->destinations[i].name);
         free(c->destinations[i].transport);

@@ -58,12 +58,25 @@ sample_option(FILE *out, const char *indent, const struct option *o, const char 
             *value == '\n' ? "" : " ", value);
 }
 
+/* A map of which no option has a value in the sample is commented out as a whole. */
+static bool
+map_is_shown(const struct section *section, const char *map)
+{
+    size_t len = strlen(map);
+
+    for (size_t i = 0; i < option_count; i++)
+        if (strcmp(options[i].section, section->name) == 0 && options[i].example &&
+            strncmp(options[i].key, map, len) == 0 && options[i].key[len] == '.')
+            return true;
+    return false;
+}
+
 static void
 sample_section(FILE *out, const struct section *section)
 {
     const struct option *transport = option_find("destinations", "transport");
     const char *indent = section->named ? "    " : "  ";
-    bool inside = false;
+    char map[32] = "";
 
     fprintf(out, "\n# %s\n%s:\n", section->help, section->name);
     if (section->named)
@@ -73,10 +86,12 @@ sample_section(FILE *out, const struct section *section)
         size_t prefix = (size_t) (option_last_key(o) - o->key);
         if (strcmp(o->section, section->name) != 0)
             continue;
-        if (prefix > 0 && !inside)
-            fprintf(out, "%s%.*s:\n", indent, (int) prefix - 1, o->key);
-        inside = prefix > 0;
-        sample_option(out, inside ? "      " : indent, o, transport->example);
+        char in[32];
+        snprintf(in, sizeof(in), "%.*s", prefix ? (int) prefix - 1 : 0, o->key);
+        if (prefix > 0 && strcmp(in, map) != 0)
+            fprintf(out, "%s%s%s:\n", indent, map_is_shown(section, in) ? "" : "# ", in);
+        snprintf(map, sizeof(map), "%s", in);
+        sample_option(out, prefix > 0 ? "      " : indent, o, transport->example);
     }
 }
 

@@ -50,6 +50,20 @@ next_option(const struct section *section, const void *base, size_t *i)
     return NULL;
 }
 
+/* The length of the name of the map an option lies in; 0: none. */
+static size_t
+map_length(const struct option *o)
+{
+    return o ? (size_t) (option_last_key(o) - o->key) : 0;
+}
+
+static bool
+same_map(const struct option *a, const struct option *b)
+{
+    return map_length(a) == map_length(b) &&
+           (!map_length(a) || strncmp(a->key, b->key, map_length(a)) == 0);
+}
+
 /* ------------------------------------------------------------------ YAML */
 
 /* In JSON's quotes, which YAML reads as well; a plain ${ must not be taken for a variable. */
@@ -125,23 +139,23 @@ add_element(struct strbuf *out, const struct section *section, const char *base)
 {
     const struct consumer_config *consumer = (const void *) base;
     const char *indent = section->named ? "    " : "  ";
-    const struct option *o;
-    bool inside = false;
+    const struct option *o, *last = NULL;
 
     for (size_t i = 0; (o = next_option(section, base, &i));) {
         struct strbuf line = {0};
-        size_t prefix = (size_t) (option_last_key(o) - o->key);
+        size_t prefix = map_length(o);
         if (o->type == OPTION_HANDLERS)
             add_handlers(out, consumer);
         if (o->type == OPTION_LIST)
             add_list(&line, o, base + o->offset);
         else
             add_option(&line, o, base);
-        if (line.len > 0 && prefix > 0 && !inside)
+        if (line.len > 0 && prefix > 0 && !same_map(o, last))
             strbuf_addf(out, "%s%.*s:\n", indent, (int) prefix - 1, o->key);
-        inside = prefix > 0;
-        if (line.len > 0)
-            strbuf_addf(out, "%s%s%s", indent, inside ? "  " : "", strbuf_str(&line));
+        if (line.len > 0) {
+            strbuf_addf(out, "%s%s%s", indent, prefix > 0 ? "  " : "", strbuf_str(&line));
+            last = o;
+        }
         strbuf_release(&line);
     }
 }
@@ -198,18 +212,16 @@ json_handlers(struct jsonw *w, const struct option *o, const struct consumer_con
 static void
 json_element(struct jsonw *w, const struct section *section, const char *base)
 {
-    const struct option *o;
-    bool inside = false;
+    const struct option *o, *last = NULL;
 
-    for (size_t i = 0; (o = next_option(section, base, &i));) {
-        size_t prefix = (size_t) (option_last_key(o) - o->key);
+    for (size_t i = 0; (o = next_option(section, base, &i)); last = o) {
+        size_t prefix = map_length(o);
         char map[32];
         snprintf(map, sizeof(map), "%.*s", prefix ? (int) prefix - 1 : 0, o->key);
-        if (prefix > 0 && !inside)
-            jsonw_object(w, map);
-        if (prefix == 0 && inside)
+        if (map_length(last) > 0 && !same_map(o, last))
             jsonw_end(w);
-        inside = prefix > 0;
+        if (prefix > 0 && !same_map(o, last))
+            jsonw_object(w, map);
         if (o->type == OPTION_LIST) {
             json_list(w, o, base + o->offset);
         } else if (o->type == OPTION_HANDLERS) {
@@ -222,7 +234,7 @@ json_element(struct jsonw *w, const struct section *section, const char *base)
             free(text);
         }
     }
-    if (inside)
+    if (map_length(last) > 0)
         jsonw_end(w);
 }
 

@@ -19,6 +19,11 @@ static const struct pgstmt stmt_load = {
     "   AND lane = ANY ($2::smallint[])"
     " ORDER BY aggregate_type, aggregate_id, state = 'discarded', pos",
 };
+static const struct pgstmt stmt_retries = {
+    "held_retries",
+    "SELECT EXISTS (SELECT FROM postrider.parked WHERE side = 'relay' AND reader = $1::smallint"
+    " AND state = 'retry' AND lane = ANY ($2::smallint[]))",
+};
 static const struct pgstmt stmt_requests = {
     "held_requests",
     "SELECT DISTINCT aggregate_type, aggregate_id FROM postrider.parked"
@@ -135,6 +140,10 @@ held_load(struct held *held, const struct lanes *lanes, struct pgconn *conn, str
         s->mend = s->holds && pgresult_bool(res, row, 4);
         s->passed = pgresult_bool(res, row, 5);
     }
+    PQclear(res);
+    if (!query_lanes(lanes, conn, &stmt_retries, &res, err))
+        return false;
+    held->retries = pgresult_bool(res, 0, 0);
     PQclear(res);
     return true;
 }

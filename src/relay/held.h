@@ -32,6 +32,7 @@ enum { HELD_BUCKETS = 1024 };
 struct held {
     struct held_stream *buckets[HELD_BUCKETS];
     int count;
+    bool retries; /* there may be events that are tried again */
 };
 
 void held_release(struct held *held);

@@ -25,6 +25,11 @@ static const struct pgstmt stmt_discard = {
     "UPDATE postrider.parked SET state = 'discarded', request = NULL, last_at = clock_timestamp()"
     " WHERE id = $1::bigint",
 };
+static const struct pgstmt stmt_retry = {
+    "mend_retry",
+    "UPDATE postrider.parked SET state = 'retry', holds = false, request = NULL"
+    " WHERE id = $1::bigint",
+};
 static const struct pgstmt stmt_left = {
     "mend_left",
     "SELECT EXISTS (SELECT FROM postrider.parked WHERE side = 'relay' AND reader = $1::smallint"
@@ -105,24 +110,84 @@ commit(struct mending *m, struct error *err)
 }
 
 static bool
-discard(struct mending *m, const struct parked_row *row, struct error *err)
+change(struct mending *m, const struct pgstmt *stmt, const struct parked_row *row,
+       struct error *err)
 {
     struct arena arena = {0};
     struct pgparams q = {.arena = &arena};
+
+    pgparams_i64(&q, row->id);
+    bool ok = pgconn_run(m->w->conn, stmt, &q, err);
+    arena_release(&arena);
+    return ok;
+}
+
+/* In a table of the user's own, the row itself must not be pending any more. */
+static bool
+discard_at_source(struct mending *m, const struct parked_row *row, bool *ret_ours,
+                  struct error *err)
+{
+    struct pgarray keys = {0};
+
+    if (!m->w->mark)
+        return true;
+    pgarray_start(&keys, PG_TEXT);
+    pgarray_text(&keys, row->source_key);
+    bool ok = sweep_set_state(m->w, &m->w->mark->discard, &keys, ret_ours, err);
+    pgarray_release(&keys);
+    return ok;
+}
+
+/* The table has no such state: the operator is told in the dead letter itself. */
+static bool
+say_no_state(struct mending *m, const struct parked_row *row, struct error *cause,
+             struct error *err)
+{
+    error_wrap(cause, "setting the state to %s (outboxes.%s.mark.discarded)",
+               m->w->config->outbox->mark.discarded, m->w->config->outbox->name);
+    m->stream->mend = false;
+    return pgconn_exec(m->w->conn, "ROLLBACK", err) &&
+           parking_write_refusal(&m->w->publisher, row->id, &row->row, cause, err);
+}
+
+static bool
+discard(struct mending *m, const struct parked_row *row, struct error *err)
+{
+    struct error cause = {0};
     bool ours;
 
     if (!begin_as_owner(m, &ours, err))
         return false;
     if (!ours)
         return true;
-    pgparams_i64(&q, row->id);
-    bool ok = pgconn_run(m->w->conn, &stmt_discard, &q, err);
-    arena_release(&arena);
-    if (!ok)
+    if (!discard_at_source(m, row, &ours, &cause)) {
+        if (pgconn_ok(m->w->conn))
+            return say_no_state(m, row, &cause, err);
+        *err = cause;
+        return false;
+    }
+    if (!change(m, &stmt_discard, row, err))
         return false;
     m->stream->passed = true;
     log_info("relay.discarded", F_I64("parked_id", row->id));
     return commit(m, err);
+}
+
+/* A table of the user's own: the row is still pending, so the next sweep publishes it. */
+static bool
+retry_at_source(struct mending *m, const struct parked_row *row, struct error *err)
+{
+    bool ours;
+
+    if (!begin_as_owner(m, &ours, err))
+        return false;
+    if (!ours)
+        return true;
+    if (!change(m, &stmt_retry, row, err) || !commit(m, err))
+        return false;
+    m->w->publisher.held.retries = true;
+    mark_restart(m->w->mark);
+    return true;
 }
 
 static bool
@@ -215,6 +280,8 @@ mend_stream(struct mending *m, struct error *err)
     const struct parked_row *first = m->parked.count > 0 ? &m->parked.rows[0] : NULL;
     if (first && first->dead && first->request && strcmp(first->request, "discard") == 0)
         return discard(m, first, err);
+    if (first && m->w->mark && first->dead && first->request)
+        return retry_at_source(m, first, err);
     if (first && !first->there)
         return say_gone(m, first, err);
     choose(m);

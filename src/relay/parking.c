@@ -6,16 +6,22 @@
 #include "core/log.h"
 #include "relay/encoder.h"
 
-/* The same event parked before (a crash came between) stays as it is. */
+/* The same event parked before (a crash came between) stays as it is, but for one that was retried.
+ */
 static const struct pgstmt stmt_park = {
     "relay_park",
-    "WITH put AS (INSERT INTO postrider.parked (side, reader, lane, pos, state, class, code,"
+    "WITH put AS (INSERT INTO postrider.parked AS p (side, reader, lane, pos, state, class, code,"
     "   message, tries, owner, event_id, digest, aggregate_type, aggregate_id, version, event_type,"
-    "   occurred_at, key, topic, part, header_names, header_values, body, content_type)"
+    "   occurred_at, key, topic, part, header_names, header_values, body, content_type,"
+    "   source)"
     "  VALUES ('relay', $1::smallint, $2::smallint, $3::bigint, $4::text, $5::text, $6::text,"
     "   $7::text, $8::int, $9::text, $10::uuid, $11::bytea, $12::text, $13::text, $14::bigint,"
     "   $15::text, $16::timestamptz, $17::bytea, $18::text, $19::int, $20::text[], $21::bytea[],"
-    "   $22::bytea, $23::text) ON CONFLICT DO NOTHING RETURNING id, state, class, code, message)"
+    "   $22::bytea, $23::text, $24::text)"
+    "  ON CONFLICT (side, reader, event_id, digest) DO UPDATE SET state = excluded.state,"
+    "   holds = true, class = excluded.class, code = excluded.code, message = excluded.message,"
+    "   tries = p.tries + 1, last_at = clock_timestamp() WHERE p.state = 'retry'"
+    "  RETURNING id, state, class, code, message)"
     " INSERT INTO postrider.attempt (side, reader, parked_id, event_id, class, sqlstate, message)"
     " SELECT 'relay', $1::smallint, id, $10::uuid, class, code, message FROM put"
     " WHERE state = 'dead'",
@@ -89,16 +95,14 @@ add_row(struct pgparams *q, const struct publisher *p, const struct batch *batch
     add_headers(q, m);
     pgparams_bytes(q, row->body, row->body_len);
     pgparams_text(q, row->content_type);
+    pgparams_text(q, row->source_key);
 }
 
 /* A row of a lane that is still ours and that is not published. */
 static bool
 is_parked(const struct publisher *p, const struct batch *batch, int n)
 {
-    enum fate fate = publisher_fate(p, n);
-
-    return (fate == FATE_DEAD || fate == FATE_WAITING) &&
-           (p->lanes->owned & (1 << batch->rows[n].lane));
+    return publisher_parks(p, n) && (p->lanes->owned & (1 << batch->rows[n].lane));
 }
 
 bool

@@ -213,10 +213,18 @@ publisher_fate(const struct publisher *p, int n)
 }
 
 bool
+publisher_parks(const struct publisher *p, int n)
+{
+    enum fate fate = p->flight.slots[n].fate;
+
+    return fate == FATE_DEAD || (fate == FATE_WAITING && !p->waits_at_source);
+}
+
+bool
 publisher_has_parks(const struct publisher *p, const struct batch *batch)
 {
     for (int i = 0; i < batch->count; i++)
-        if (p->flight.slots[i].fate == FATE_DEAD || p->flight.slots[i].fate == FATE_WAITING)
+        if (publisher_parks(p, i))
             return true;
     return false;
 }

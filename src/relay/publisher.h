@@ -51,6 +51,8 @@ struct publisher {
     bool (*free_connection)(void *arg, struct error *err);
     void *arg;
 
+    bool waits_at_source; /* what waits behind a dead letter stays pending in its own table */
+
     struct router *router;
     struct transport *transport;
     struct flight flight;
@@ -72,7 +74,8 @@ enum published publish(struct publisher *p, struct batch *batch, struct error *e
 /* After PUBLISHED: the fate of row n. */
 enum fate publisher_fate(const struct publisher *p, int n);
 
-/* Whether some rows have to be parked. */
+/* Whether row n, or some row, has to be parked. */
+bool publisher_parks(const struct publisher *p, int n);
 bool publisher_has_parks(const struct publisher *p, const struct batch *batch);
 
 /* Renews the leases when that is due. */

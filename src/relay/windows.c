@@ -115,8 +115,8 @@ lanes_with_rows(const struct window_rows *rows)
  * A row is visible before it is safe on disk when its writer commits asynchronously.
  * Publishing it then would tell the world of something a crash can undo.
  */
-static bool
-wait_durable(struct relay_worker *w, struct error *err)
+bool
+windows_wait_durable(struct relay_worker *w, struct error *err)
 {
     for (int tries = 0; w->probe.flushed_lsn < w->probe.written_lsn; tries++) {
         if (!window_flushed(w->conn, &w->probe.flushed_lsn, err))
@@ -179,7 +179,7 @@ small_window(struct relay_worker *w, lane_set cohort, const struct snapshot *ope
     took_rows(load);
     relay_state_window(w->state, load->rows.count);
     *ret_had_rows = load->rows.count > 0;
-    if (load->rows.count > 0 && !wait_durable(w, err))
+    if (load->rows.count > 0 && !windows_wait_durable(w, err))
         return false;
     if (load->rows.cut)
         return big_window(w, cohort, load, err);
@@ -359,7 +359,7 @@ run_big(struct relay_worker *w, struct big *big, struct load *first, struct erro
         first->end = big->asked = first->rows.rows[first->rows.count - 1].id;
     } else {
         windows_drop(w);
-        if (!wait_durable(w, err))
+        if (!windows_wait_durable(w, err))
             return false;
     }
     if (!window_big_begin(w->conn, err) || !run_ranges(w, big, first, &whole, err) ||

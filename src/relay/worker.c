@@ -22,6 +22,8 @@ disconnect(struct relay_worker *w)
     pgconn_close(w->conn);
     w->conn = NULL;
     windows_drop(w);
+    mark_free(w->mark);
+    w->mark = NULL;
     lanes_forget(&w->lanes, w->lanes.owned);
     publisher_forget(&w->publisher);
     relay_state_forget(w->state);
@@ -33,7 +35,7 @@ disconnect(struct relay_worker *w)
 
 static const struct pgstmt stmt_relay = {
     "relay",
-    "SELECT relay, writer, filter IS NOT DISTINCT FROM $2::jsonb FROM postrider.relay"
+    "SELECT relay, writer, filter IS NOT DISTINCT FROM $2::jsonb, outbox FROM postrider.relay"
     " WHERE name = $1::text",
 };
 
@@ -51,6 +53,13 @@ take_relay(struct relay_worker *w, const PGresult *res, struct error *err)
                        w->config->name);
         return error_hint(err, "run `postrider init` with this configuration; events that the "
                                "relay has passed stay as they are");
+    }
+    if (strcmp(pgresult_str(res, 0, 3), outbox_table(w->config->outbox)) != 0) {
+        error_set_exit(err, ERR_STOP, EXIT_CONFIG, "relay.outbox",
+                       "relay %s is registered for table %s, the configuration says %s",
+                       w->config->name, pgresult_str(res, 0, 3), outbox_table(w->config->outbox));
+        return error_hint(err, "give the relay of another table another name; `postrider relay "
+                               "drop` ends the old one");
     }
     w->lanes.relay = (int16_t) pgresult_i64(res, 0, 0);
     PR_CHECK(uuid_parse(PQgetvalue(res, 0, 1), UUID_TEXT - 1, &w->publisher.writer));
@@ -90,6 +99,8 @@ connect_outbox(struct relay_worker *w, struct error *err)
         return false;
     p->conn = w->conn;
     if (!schema_check(w->conn, err) || !find_relay(w, err))
+        return false;
+    if (!sweep_open(w, err))
         return false;
     p->prevs.relay = w->lanes.relay;
     w->held_changes = -1;
@@ -137,6 +148,11 @@ look(struct relay_worker *w, bool *ret_had_rows, struct error *err)
     relay_state_round(w->state, &w->lanes);
     if (!mend_some(w, &more, err))
         return false;
+    if (w->mark) {
+        bool ok = sweep_serve(w, ret_had_rows, err);
+        *ret_had_rows |= more;
+        return ok;
+    }
     /* Nothing was committed since the last window: no query at all. */
     if (!lanes_are_at(&w->lanes, &w->probe.now) && !windows_serve(w, ret_had_rows, err))
         return false;

@@ -1,13 +1,14 @@
 /*
  * worker_parts.h — the inside of a relay's worker, shared by the files that serve it:
- * worker.c (connection, leases, the loop), windows.c (reading by windows), mend.c (what
- * an operator asked for).
+ * worker.c (connection, leases, the loop), windows.c (the built-in outbox, by windows),
+ * sweep.c (a table of the user's own), mend.c (what an operator asked for).
  */
 #ifndef PR_WORKER_PARTS_H
 #define PR_WORKER_PARTS_H
 
 #include "relay/publisher.h"
 #include "relay/worker.h"
+#include "source/mark/mark.h"
 
 /* One reading of rows with everything made from it. */
 struct load {
@@ -31,6 +32,7 @@ struct relay_worker {
     int64_t requests_at_us; /* next look for what operators ask */
     struct relay_state *state;
 
+    struct mark *mark;    /* a table of the user's own; NULL: the built-in outbox */
     struct load loads[2]; /* one is published while the other is read */
     bool reading;         /* a range has been asked for and not received … */
     struct load *into;    /* … into this one */
@@ -42,6 +44,16 @@ struct relay_worker {
 bool windows_serve(struct relay_worker *w, bool *ret_had_rows, struct error *err) PR_MUSTCHECK;
 bool windows_free_connection(void *worker, struct error *err) PR_MUSTCHECK;
 void windows_drop(struct relay_worker *w);
+
+/* Waits until all that had been written at the probe is safe on disk. */
+bool windows_wait_durable(struct relay_worker *w, struct error *err) PR_MUSTCHECK;
+
+/* sweep.c: the next rows of a table of the user's own. */
+bool sweep_open(struct relay_worker *w, struct error *err) PR_MUSTCHECK;
+bool sweep_serve(struct relay_worker *w, bool *ret_had_rows, struct error *err) PR_MUSTCHECK;
+/* Runs one of the mark's updates for these keys; *ret_ours is false if we were fenced. */
+bool sweep_set_state(struct relay_worker *w, const struct pgstmt *stmt, const struct pgarray *keys,
+                     bool *ret_ours, struct error *err) PR_MUSTCHECK;
 
 /* mend.c: some of what can be done about held streams.  *ret_more: there is more to do. */
 bool mend_some(struct relay_worker *w, bool *ret_more, struct error *err) PR_MUSTCHECK;

@@ -95,8 +95,8 @@ static const struct {
      "p.yaml:2: outboxes.a.database: found nothing, expected a connection string, host=… dbname=… "
      "or postgresql://…\n"},
     {"outboxes:\n  a:\n    database: dbname=x\n    retentoin: 7d\n",
-     "p.yaml:4: outboxes.a.retentoin: found an unknown option, expected database, versions or "
-     "retention "
+     "p.yaml:4: outboxes.a.retentoin: found an unknown option, expected database, table, "
+     "aggregate_type, columns, mark, versions or retention "
      "(did you mean \"retention\"?)\n"},
     {"outboxes:\n  a: {database: \"${T_NOT_SET}\"}\n",
      "p.yaml:2: outboxes.a.database: the environment variable T_NOT_SET is not set (export "
@@ -274,8 +274,8 @@ all_mistakes_come_in_one_go_by_line(void **state)
                  "p.yaml:3: consumers.c.from.topic: found nothing, expected text\n"
                  "p.yaml:3: consumers.c.handlers: found nothing, expected a map from event types "
                  "to {sql: \"…\"}\n"
-                 "p.yaml:4: outboxes.a.q: found an unknown option, expected database, versions or "
-                 "retention\n");
+                 "p.yaml:4: outboxes.a.q: found an unknown option, expected database, table, "
+                 "aggregate_type, columns, mark, versions or retention\n");
 }
 
 static void
@@ -356,8 +356,8 @@ aliases_work_and_cannot_go_in_circles(void **state)
     config_free(config);
     free(report);
     refused_with("outboxes: &o\n  a: *o\n",
-                 "p.yaml:2: outboxes.a.a: found an unknown option, expected database, versions or "
-                 "retention\n"
+                 "p.yaml:2: outboxes.a.a: found an unknown option, expected database, table, "
+                 "aggregate_type, columns, mark, versions or retention\n"
                  "p.yaml:2: outboxes.a.database: found nothing, expected a connection string, "
                  "host=… dbname=… or postgresql://…\n");
 }
@@ -518,7 +518,13 @@ static void
 every_option_can_be_read(void **state)
 {
     static const char every[] =
-        "outboxes: {o: {database: dbname=o, retention: 8d, versions: sparse}}\n"
+        "outboxes: {o: {database: dbname=o, retention: 8d, versions: sparse},\n"
+        "  t: {database: dbname=t, table: public.outbox, aggregate_type: registration, columns: "
+        "{event_id: id,\n"
+        "    aggregate_type: a, aggregate_id: b, aggregate_version: c, event_type: d, payload: e, "
+        "headers: f,\n"
+        "    content_type: g, occurred_at: h}, mark: {column: s, pending: N, published: P, "
+        "discarded: D}}}\n"
         "destinations:\n"
         "  d: {transport: postgres, database: dbname=d, topic: \"a.{aggregate_type}\", "
         "partitions: 1024, retention: 9d}\n"
@@ -546,6 +552,8 @@ every_option_can_be_read(void **state)
     assert_string_equal(c->destinations[1].path, "-");
     assert_string_equal(c->destinations[2].transport, "null");
     assert_int_equal(c->outboxes[0].versions, VERSIONS_SPARSE);
+    assert_string_equal(c->outboxes[1].columns.occurred_at, "h");
+    assert_string_equal(c->outboxes[1].mark.discarded, "D");
     assert_int_equal(c->relays[0].filter.aggregate_type_count, 2);
     assert_string_equal(c->relays[0].filter.event_types[0], "E");
     assert_string_equal(c->relays[0].owner, "us");

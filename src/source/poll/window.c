@@ -10,7 +10,7 @@
 
 /* Payload bytes read at once, as stored; whatever is in one row is always read. */
 #define BYTE_BUDGET "8388608"
-#define BYTE_BUDGET_VALUE 8388608
+_Static_assert(WINDOW_BYTES == 8388608, "the two are one");
 
 /* Seconds from PostgreSQL's epoch (2000-01-01) back to ours. */
 static const int64_t epoch_shift_us = 946684800LL * 1000000;
@@ -84,7 +84,7 @@ static const struct pgstmt stmt_parked = {
     "window_parked",
     "SELECT o.id, o.lane, o.event_id, o.aggregate_type, o.aggregate_id, o.aggregate_version,"
     " o.event_type, o.payload::text, o.body, o.content_type, o.headers::text, o.occurred_at,"
-    " o.inserted_at, p.id, p.state, p.request"
+    " o.inserted_at, p.id, p.state, p.request, p.source"
     " FROM (SELECT * FROM postrider.parked WHERE side = 'relay' AND reader = $1::smallint"
     "   AND aggregate_type = $2::text AND aggregate_id = $3::text AND holds"
     "   AND state <> 'discarded' ORDER BY pos LIMIT 100) p"
@@ -209,10 +209,11 @@ read_row(const PGresult *res, int n, struct outbox_row *row)
     row->headers = text_or_null(res, n, 10);
     row->occurred_at_us = binary_time(res, n, 11);
     row->inserted_at_us = binary_time(res, n, 12);
+    row->source_key = NULL;
 }
 
-static void
-take_rows(PGresult *res, int limit, struct arena *arena, struct window_rows *ret)
+void
+window_take_rows(PGresult *res, int limit, struct arena *arena, struct window_rows *ret)
 {
     int count = PQntuples(res);
 
@@ -221,7 +222,9 @@ take_rows(PGresult *res, int limit, struct arena *arena, struct window_rows *ret
     ret->rows = arena_alloc(arena, sizeof(*ret->rows) * (size_t) (count + 1));
     for (int n = 0; n < ret->count; n++)
         read_row(res, n, &ret->rows[n]);
-    ret->cut = count > limit || (count > 0 && binary_i64(res, count - 1, 13) >= BYTE_BUDGET_VALUE);
+    for (int n = 0; PQnfields(res) > 14 && n < ret->count; n++)
+        ret->rows[n].source_key = PQgetvalue(res, n, 14);
+    ret->cut = count > limit || (count > 0 && binary_i64(res, count - 1, 13) >= WINDOW_BYTES);
 }
 
 void
@@ -275,7 +278,7 @@ window_read(struct pgconn *conn, const struct window_request *request, struct ar
     pgparams_i64(&p, WINDOW_LIMIT + 1);
     if (!pgconn_query(conn, &stmt_window, &p, &res, err))
         return false;
-    take_rows(res, WINDOW_LIMIT, arena, ret);
+    window_take_rows(res, WINDOW_LIMIT, arena, ret);
     return true;
 }
 
@@ -307,6 +310,7 @@ window_read_parked(struct pgconn *conn, int16_t relay, const char *aggregate_typ
         row->id = binary_i64(res, n, 13);
         row->dead = strcmp(PQgetvalue(res, n, 14), "dead") == 0;
         row->request = text_or_null(res, n, 15);
+        row->source_key = text_or_null(res, n, 16);
     }
     return true;
 }
@@ -354,7 +358,7 @@ window_range_receive(struct pgconn *conn, struct arena *arena, struct window_row
     *ret = (struct window_rows){0};
     if (!pgconn_receive(conn, &res, err))
         return false;
-    take_rows(res, INT32_MAX, arena, ret);
+    window_take_rows(res, INT32_MAX, arena, ret);
     return true;
 }
 

@@ -38,6 +38,7 @@ struct outbox_row {
     const char *headers;    /* JSON object, or NULL */
     int64_t occurred_at_us; /* since 1970; INT64_MIN and INT64_MAX for the infinities */
     int64_t inserted_at_us;
+    const char *source_key; /* a table of the user's own: its event_id as it stands there */
 };
 
 struct window_rows {
@@ -46,6 +47,12 @@ struct window_rows {
     int count;
     bool cut; /* the limit or the byte budget ended it: there is more behind the last row */
 };
+
+/*
+ * Takes over a result of the columns of read_row() with, behind them, the bytes so far
+ * and maybe the source's key.
+ */
+void window_take_rows(PGresult *res, int limit, struct arena *arena, struct window_rows *ret);
 
 void window_rows_release(struct window_rows *rows); /* may be empty */
 
@@ -79,7 +86,7 @@ struct window_request {
 };
 
 /* A window that is thought to be small: at most WINDOW_LIMIT rows, then `cut`. */
-enum { WINDOW_LIMIT = 5000 };
+enum { WINDOW_LIMIT = 5000, WINDOW_BYTES = 8388608 };
 bool window_read(struct pgconn *conn, const struct window_request *request, struct arena *arena,
                  struct window_rows *ret, struct error *err) PR_MUSTCHECK;
 
@@ -99,6 +106,7 @@ struct parked_row {
     int64_t id;          /* of the parked row */
     bool dead;           /* else it waits behind one */
     const char *request; /* "replay", "discard" or NULL */
+    const char *source_key;
 };
 
 struct parked_rows {
