@@ -14,8 +14,9 @@ const struct command commands[] = {
      .args = "",
      .run = cmd_run,
      .summary = "run the relays, consumers and the HTTP server of the configuration",
-     .help = "Runs until SIGTERM or SIGINT; then finishes what is under way, records it and gives "
-             "its lanes and partitions back.",
+     .help = "Runs until SIGTERM or SIGINT; then finishes what is under way (within 15 s), records "
+             "it and gives its lanes and partitions back. SIGHUP reads the configuration again: "
+             "all but http.listen is put in force, and a file with mistakes changes nothing.",
      .options = {{"only", "relays|consumers", "run only these"}}},
     {.name = "status",
      .args = "",

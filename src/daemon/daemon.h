@@ -17,8 +17,10 @@ struct daemon_choice {
 };
 
 /*
- * Runs until SIGTERM or SIGINT.  Returns the exit code: what cannot work from the
- * start (no schema, wrong password, server away) ends it at once with its error.
+ * Runs until SIGTERM or SIGINT.  What cannot work from the start (no schema, wrong
+ * password, server away) ends it at once with its error, and so does a schema that has
+ * become too new.  SIGHUP reads the file again: if it is good, the workers finish what
+ * they have and go on by the new one; if not, they go on as before.
  */
 bool daemon_run(const struct config *config, const struct daemon_choice *choice,
                 struct error *err) PR_MUSTCHECK;

@@ -73,12 +73,18 @@ exists(struct pgconn *conn, bool *ret, struct error *err)
 }
 
 static bool
-newer(struct pgconn *conn, int version, struct error *err)
+newer(const struct pgconn *conn, int version, struct error *err)
 {
     error_set_exit(err, ERR_STOP, EXIT_NEWER, "schema.newer",
                    "%s was prepared by a newer postrider (schema %d, this program knows %d)",
                    pgconn_target(conn), version, schema_latest());
     return error_hint(err, "upgrade this program; the newer one goes on meanwhile");
+}
+
+bool
+schema_is_served(const struct pgconn *conn, int min_binary, struct error *err)
+{
+    return min_binary <= schema_latest() || newer(conn, min_binary, err);
 }
 
 static bool

@@ -22,6 +22,12 @@
 bool schema_check(struct pgconn *conn, struct error *err) PR_MUSTCHECK;
 
 /*
+ * Whether this program is new enough for a schema that asks for `min_binary`: looked at
+ * with each renewal of a lease.  Errors: schema.newer (75).
+ */
+bool schema_is_served(const struct pgconn *conn, int min_binary, struct error *err) PR_MUSTCHECK;
+
+/*
  * Brings the schema up to this program.  *ret_changed: whether anything was done.
  * Errors: schema.altered, schema.newer, schema.changed, schema.busy, and the server's.
  */

@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "core/failpoint.h"
 #include "core/log.h"
+#include "pg/schema.h"
 
 enum { FLUSH_INTERVAL_US = 10000000 };
 
@@ -43,7 +44,7 @@ static const struct pgstmt stmt_renew = {
     "microsecond'"
     " FROM unnest($3::smallint[], $4::bigint[]) e(lane, epoch)"
     " WHERE l.relay = $1::smallint AND l.lane = e.lane AND l.epoch = e.epoch AND l.owner = $2::uuid"
-    " RETURNING l.lane",
+    " RETURNING l.lane, (SELECT max(min_binary) FROM postrider.schema_version)",
 };
 /* Never backwards: a delayed session's older snapshot must not undo a newer position. */
 static const struct pgstmt stmt_advance = {
@@ -148,9 +149,12 @@ run_on_set(struct pgconn *conn, const struct pgstmt *stmt, struct pgparams *p, l
     *ret = 0;
     for (int row = 0; ok && row < PQntuples(res); row++)
         *ret |= (lane_set) (1 << pgresult_i64(res, row, 0));
-    if (ok)
-        PQclear(res);
     arena_release(p->arena);
+    if (!ok)
+        return false;
+    if (stmt == &stmt_renew && PQntuples(res) > 0)
+        ok = schema_is_served(conn, (int) pgresult_i64(res, 0, 1), err);
+    PQclear(res);
     return ok;
 }
 

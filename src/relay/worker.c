@@ -190,33 +190,47 @@ leave(struct relay_worker *w)
 {
     struct error err;
 
-    if (pgconn_ok(w->conn) && (!lanes_give_back(&w->lanes, w->conn, w->lanes.owned, &err) ||
+    if (pgconn_ok(w->conn) && (!windows_free_connection(w, &err) ||
+                               !lanes_give_back(&w->lanes, w->conn, w->lanes.owned, &err) ||
                                !lanes_leave(&w->lanes, w->conn, &err)))
         log_failure(LOG_WARN, "relay.leave_failed", &err);
 }
 
-void
-relay_run(struct relay_worker *w, int stop_fd)
+/* This program must not go on here, and a restart of the same one would not help. */
+static bool
+is_too_old(const struct error *err)
 {
+    return err->exit == EXIT_NEWER;
+}
+
+bool
+relay_run(struct relay_worker *w, int stop_fd, struct error *why)
+{
+    bool ok = true;
+
     w->stopping.fd = stop_fd;
     log_context("relay", w->config->name);
-    while (!told_to_stop(&w->stopping, w->wait_us)) {
+    while (ok && !told_to_stop(&w->stopping, w->wait_us)) {
         struct error err = {0};
         bool had_rows = false;
-        bool ok = (w->conn || connect_outbox(w, &err)) && look(w, &had_rows, &err);
-        if (ok) {
+        if ((w->conn || connect_outbox(w, &err)) && look(w, &had_rows, &err)) {
             w->failures = 0;
             adapt_wait(w, had_rows);
-            continue;
+        } else if (is_too_old(&err)) {
+            relay_state_failed(w->state, &err);
+            *why = err;
+            ok = false;
+        } else {
+            disconnect(w);
+            wait_after_failure(w, &err);
         }
-        disconnect(w);
-        wait_after_failure(w, &err);
     }
     leave(w);
     disconnect(w);
     publisher_close_destination(&w->publisher);
     relay_state_stopped(w->state);
     log_info("relay.stopped");
+    return ok;
 }
 
 bool

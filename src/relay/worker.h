@@ -21,8 +21,9 @@ bool relay_check(const struct relay_config *config, struct error *err) PR_MUSTCH
 
 /*
  * Works until `stop_fd` becomes readable; then finishes what is under way (2 s at
- * most), writes its positions and gives its lanes back.
+ * most), writes its positions and gives its lanes back.  False: the process must end,
+ * since the schema has become too new for this program (*why, exit code 75).
  */
-void relay_run(struct relay_worker *worker, int stop_fd);
+bool relay_run(struct relay_worker *worker, int stop_fd, struct error *why) PR_MUSTCHECK;
 
 #endif
