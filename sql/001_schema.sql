@@ -190,15 +190,9 @@ CREATE TABLE postrider.log_writer (
     PRIMARY KEY (writer, lane)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
-CREATE TYPE postrider.log_entry AS (
-    topic         text,
-    part          int,
-    key           bytea,
-    event_id      uuid,
-    header_names  text[],
-    header_values bytea[],
-    body          bytea
-);
+-- Header lists differ in length, which an array of arrays cannot hold: log_append().
+CREATE TYPE postrider.log_names AS (list text[]);
+CREATE TYPE postrider.log_values AS (list bytea[]);
 
 -- ---------------------------------------------------------------- consumer side
 

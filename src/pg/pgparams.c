@@ -15,12 +15,6 @@ add(struct pgparams *p, const char *value, size_t len, int format)
 }
 
 static void
-add_copy(struct pgparams *p, const struct strbuf *bytes)
-{
-    add(p, arena_dup(p->arena, bytes->data, bytes->len), bytes->len, 1);
-}
-
-static void
 add_integer(struct pgparams *p, uint64_t value, int bytes)
 {
     char *at = arena_alloc(p->arena, 8);
@@ -148,34 +142,49 @@ pgarray_release(struct pgarray *a)
     strbuf_release(&a->data);
 }
 
-/* ndim, has-null flag, element type, then per dimension its length and lower bound. */
-static void
-append_header(struct strbuf *out, const struct pgarray *a)
+/* ndim, has-null flag, element type, then its length and lower bound unless it is empty. */
+static size_t
+put_header(char *at, const struct pgarray *a)
 {
-    strbuf_add_u32(out, a->count > 0 ? 1 : 0);
-    strbuf_add_u32(out, a->has_null ? 1 : 0);
-    strbuf_add_u32(out, a->element);
-    if (a->count > 0) {
-        strbuf_add_u32(out, (uint32_t) a->count);
-        strbuf_add_u32(out, 1);
-    }
+    const uint32_t fields[] = {a->count > 0, a->has_null, a->element, (uint32_t) a->count, 1};
+    size_t count = a->count > 0 ? 5 : 3;
+
+    for (size_t i = 0; i < count; i++)
+        for (size_t byte = 0; byte < 4; byte++)
+            at[i * 4 + byte] = (char) (fields[i] >> (24 - 8 * byte));
+    return count * 4;
+}
+
+size_t
+pgarray_size(const struct pgarray *a)
+{
+    return a->data.len + (a->count > 0 ? 20 : 12);
+}
+
+static void
+put(char *at, const struct pgarray *a)
+{
+    size_t header = put_header(at, a);
+
+    if (a->data.len > 0)
+        memcpy(at + header, a->data.data, a->data.len);
 }
 
 void
 pgarray_append_field(struct strbuf *out, const struct pgarray *a)
 {
-    strbuf_add_u32(out, (uint32_t) (a->data.len + (a->count > 0 ? 20 : 12)));
-    append_header(out, a);
-    strbuf_add(out, a->data.data, a->data.len);
+    size_t size = pgarray_size(a);
+
+    strbuf_add_u32(out, (uint32_t) size);
+    put(strbuf_extend(out, size), a);
 }
 
 void
 pgparams_array(struct pgparams *p, const struct pgarray *a)
 {
-    struct strbuf whole = {0};
+    size_t size = pgarray_size(a);
+    char *at = arena_alloc(p->arena, size);
 
-    append_header(&whole, a);
-    strbuf_add(&whole, a->data.data, a->data.len);
-    add_copy(p, &whole);
-    strbuf_release(&whole);
+    put(at, a);
+    add(p, at, size, 1);
 }

@@ -77,6 +77,9 @@ void pgarray_release(struct pgarray *a);
 /* The array as a parameter; the bytes are copied into the arena. */
 void pgparams_array(struct pgparams *p, const struct pgarray *a);
 
+/* Bytes of the array's binary form. */
+size_t pgarray_size(const struct pgarray *a);
+
 /* Appends the array's binary form with its length in front: a field of a composite. */
 void pgarray_append_field(struct strbuf *out, const struct pgarray *a);
 

@@ -22,8 +22,9 @@ class Topic:
     def put(self, *messages):
         with psycopg2.connect(self.place.dsns["bus"]) as db, db.cursor() as cur:
             for m in messages:
-                cur.execute("SELECT postrider.log_append(%s, '{0}', '{1}', ARRAY[ROW('registration', %s, %s, %s,"
-                            " %s, %s, %s)::postrider.log_entry])",
+                cur.execute("""SELECT postrider.log_append(%s, '{0}', '{1}', '{registration}', ARRAY[%s], '{1}',
+                                   ARRAY[%s]::bytea[], ARRAY[%s]::uuid[], ARRAY[ROW(%s)::postrider.log_names], '{1}',
+                                   ARRAY[ROW(%s)::postrider.log_values], ARRAY[%s]::bytea[])""",
                             (self.writer, m["part"], m["key"], m["log_id"], [n for n, _ in m["headers"]],
                              [v for _, v in m["headers"]], m["body"]))
         db.close()

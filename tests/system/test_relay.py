@@ -311,17 +311,32 @@ relays: {{registrations-to-events: {{outbox: registrations, destination: events}
     wait_until(lambda: '"postrider-version":"1"' in process.log.read_text(), what="the line")
 
 
+def append_sql(writer, epoch=1, topics="'{registration}'", parts="'{0}'", counts="'{1}'", keys="'{k}'"):
+    """A call of log_append() from lane 0; as many messages as keys, without headers."""
+    each = f"FROM unnest({keys}::text[]) k"
+    return f"""SELECT postrider.log_append('{writer}', '{{0}}', '{{{epoch}}}', {topics}, {parts}, {counts},
+        {keys}::bytea[], ARRAY(SELECT NULL::uuid {each}), ARRAY[ROW('{{}}')::postrider.log_names],
+        ARRAY(SELECT 1::smallint {each}), ARRAY(SELECT ROW('{{}}')::postrider.log_values {each}),
+        ARRAY(SELECT 'x'::bytea {each}))"""
+
+
+WRITER = "0190a0b0-0000-4000-8000-000000000000"
+
+
 def test_log_append_is_dense_and_fenced_under_racing_writers(place):
     place.sql("bus", "SELECT postrider.log_create_topic('registration', 4)")
     failures = []
 
     def append(writer):
+        # Heads in another order by each writer: the function locks them in one.
+        parts = [2, 0, 3, 1] if writer.endswith(("1", "3")) else [1, 3, 0, 2]
+        statement = append_sql(writer, topics="array_fill('registration'::text, '{4}')", parts=f"ARRAY{parts}",
+                               counts="'{5,5,5,5}'", keys="array_fill('k'::text, '{20}')")
         conn = psycopg2.connect(place.dsns["bus"])
         conn.autocommit = True
         try:
             for _ in range(60):
-                conn.cursor().execute("""SELECT postrider.log_append(%s, '{0}', '{1}', ARRAY(SELECT ROW('registration',
-                    n %% 4, 'k', NULL, '{}', '{}', 'x')::postrider.log_entry FROM generate_series(1, 20) n))""", (writer,))
+                conn.cursor().execute(statement)
         except psycopg2.Error as error:
             failures.append(error)
         conn.close()
@@ -334,11 +349,44 @@ def test_log_append_is_dense_and_fenced_under_racing_writers(place):
     assert place.sql("bus", "SELECT part, count(*), max(off) FROM postrider.log GROUP BY 1 ORDER BY 1") == [
         (n, 1200, 1199) for n in range(4)]
     with pytest.raises(psycopg2.Error) as caught:
-        place.sql("bus", "SELECT postrider.log_append('0190a0b0-0000-4000-8000-000000000000', '{0}', '{0}', '{}')")
+        place.sql("bus", append_sql(WRITER, epoch=0))
     assert caught.value.pgcode == "PR010" and "0" in caught.value.diag.message_detail
     with pytest.raises(psycopg2.Error) as caught:
-        place.sql("bus", """SELECT postrider.log_append('0190a0b0-0000-4000-8000-000000000000', '{0}', '{1}',
-            ARRAY[ROW('nope', 0, NULL, NULL, '{}', '{}', NULL)::postrider.log_entry])""")
-    assert caught.value.pgcode == "PR011"
+        place.sql("bus", append_sql(WRITER, topics="'{registration,nope}'", parts="'{0,7}'", counts="'{1,1}'",
+                                    keys="'{k,k}'"))
+    assert caught.value.pgcode == "PR011" and "nope/7" in caught.value.diag.message_primary
+    assert "registration/0" not in caught.value.diag.message_primary
 
 
+def test_log_append_keeps_order_and_refuses_arrays_that_do_not_fit(place):
+    place.sql("bus", "SELECT postrider.log_create_topic('registration', 4), postrider.log_create_topic('b', 1)")
+    call = {"topics": "'{b,registration,registration}'", "parts": "'{0,3,1}'", "counts": "'{1,3,2}'",
+            "keys": "'{a,b,c,d,e,f}'"}
+    assert place.sql("bus", append_sql(WRITER, **call)) == [([0, 0, 0],)]
+    assert place.sql("bus", append_sql(WRITER, **call)) == [([1, 3, 2],)]
+    assert place.sql("bus", "SELECT topic, part, string_agg(encode(key, 'escape'), '' ORDER BY off), min(off), max(off)"
+                     " FROM postrider.log GROUP BY 1, 2 ORDER BY 1, 2") == [
+        ("b", 0, "aa", 0, 1), ("registration", 1, "efef", 0, 3), ("registration", 3, "bcdbcd", 0, 5)]
+    for wrong in ({"keys": "'{a,b,c,d,e}'"}, {"counts": "'{1,3,3}'"}, {"counts": "'{1,3}'"}, {"counts": "'{6,0,0}'"},
+                  {"counts": "'{7,-2,1}'"}, {"topics": "'{b,registration}'"}, {"parts": "'{0,3,3}'"}, {"keys": "NULL"}):
+        with pytest.raises(psycopg2.Error) as caught:
+            place.sql("bus", append_sql(WRITER, **{**call, **wrong}))
+        assert caught.value.pgcode == "22023", wrong
+    assert place.sql("bus", "SELECT sum(next_off)::int, (SELECT count(*) FROM postrider.log) FROM postrider.log_head") == [
+        (12, 12)]
+
+
+def test_headers_of_all_kinds_survive_in_one_unit(place):
+    """Own headers make messages of one unit have different lists of names."""
+    for n in range(40):
+        own = json.dumps({f"x-{i}": f"é{n}" for i in range(n % 7)})
+        place.sql("shop", f"""INSERT INTO postrider.outbox (aggregate_type, aggregate_id, aggregate_version, event_type,
+            payload, headers) VALUES ('registration', 'a{n % 3}', {n}, 'E', '{{}}', '{own}')""")
+    place.start()
+    wait_until(lambda: place.sql("bus", "SELECT count(*) FROM postrider.log") == [(40,)], what="40 messages")
+    seen = {}
+    for names, values in place.sql("bus", "SELECT header_names, header_values FROM postrider.log"):
+        headers = dict(zip(names, (bytes(value).decode() for value in values)))
+        assert len(names) == len(values) == len(headers)
+        seen[int(headers["postrider-version"])] = {n: v for n, v in headers.items() if n.startswith("x-")}
+    assert seen == {n: {f"x-{i}": f"é{n}" for i in range(n % 7)} for n in range(40)}

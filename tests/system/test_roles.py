@@ -34,7 +34,7 @@ MATRIX = [
     ("INSERT INTO postrider.lane VALUES (9, 9)", set()),
     ("UPDATE postrider.relay SET name = name", set()),
     ("SELECT postrider.log_create_topic('t', 1)", {"relay", "operator"}),
-    ("SELECT postrider.log_append(gen_random_uuid(), '{}', '{}', '{}')", {"relay"}),
+    ("SELECT postrider.log_append(gen_random_uuid(), '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')", {"relay"}),
     ("SELECT body FROM postrider.log", {"consumer"}),
     ("DELETE FROM postrider.log", set()),
     ("UPDATE postrider.log_head SET next_off = 0", set()),

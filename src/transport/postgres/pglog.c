@@ -12,42 +12,37 @@
 #include "core/alloc.h"
 #include "core/failpoint.h"
 #include "pg/pgconn.h"
+#include "transport/postgres/unit.h"
 #include "transport/transport.h"
 
-enum {
-    MAX_QUEUE = 16384,
-    UNIT_MESSAGES = 2000,
-    UNIT_BYTES = 4 * 1024 * 1024,
-    MAX_BYTES = 2 * UNIT_BYTES,
-    LANES = 16,
-};
+enum { MAX_QUEUE = 16384, MAX_BYTES = 2 * UNIT_BYTES };
 
 struct pglog {
     struct transport base;
     struct pgconn *conn;
     struct uuid writer;
-    unsigned entry_type; /* postrider.log_entry's number in this database */
 
     const struct message *queue[MAX_QUEUE]; /* sent by the worker, in order */
     size_t head, count;
     size_t in_flight; /* of them, in the statement under way; the first ones */
 
-    struct arena arena; /* parameters of the statement under way */
-    struct pgarray entries, names, values;
+    struct unit *unit; /* the next statement, made ready while one is under way */
+    struct pgparams params;
 };
 
 static const struct pgstmt stmt_append = {
     "log_append",
-    "SELECT postrider.log_append($1::uuid, $2::smallint[], $3::bigint[], "
-    "$4::postrider.log_entry[])",
+    "SELECT postrider.log_append($1::uuid, $2::smallint[], $3::bigint[], $4::text[], $5::int[],"
+    " $6::int[], $7::bytea[], $8::uuid[], $9::postrider.log_names[], $10::smallint[],"
+    " $11::postrider.log_values[], $12::bytea[])",
 };
 static const struct pgstmt stmt_topic = {
     "log_create_topic",
     "SELECT postrider.log_create_topic($1::text, $2::int)",
 };
-static const struct pgstmt stmt_entry_type = {
-    "log_entry_type",
-    "SELECT 'postrider.log_entry'::regtype::oid",
+static const struct pgstmt stmt_types = {
+    "log_types",
+    "SELECT 'postrider.log_names'::regtype::oid, 'postrider.log_values'::regtype::oid",
 };
 static const struct pgstmt stmt_fence = {
     "log_fence",
@@ -60,21 +55,18 @@ pglog_close(struct transport *base)
     struct pglog *t = (struct pglog *) base;
 
     pgconn_close(t->conn);
-    arena_release(&t->arena);
-    pgarray_release(&t->entries);
-    pgarray_release(&t->names);
-    pgarray_release(&t->values);
+    unit_free(t->unit);
     free(t);
 }
 
 static bool
-find_entry_type(struct pglog *t, struct error *err)
+prepare(struct pglog *t, struct error *err)
 {
     PGresult *res;
 
-    if (!pgconn_query(t->conn, &stmt_entry_type, NULL, &res, err))
+    if (!pgconn_query(t->conn, &stmt_types, NULL, &res, err))
         return false;
-    t->entry_type = (unsigned) pgresult_i64(res, 0, 0);
+    t->unit = unit_new((unsigned) pgresult_i64(res, 0, 0), (unsigned) pgresult_i64(res, 0, 1));
     PQclear(res);
     return true;
 }
@@ -92,7 +84,7 @@ pglog_open(const struct destination_config *config, const char *purpose, const s
                                            .max_queue = MAX_QUEUE,
                                            .max_bytes = MAX_BYTES};
     t->writer = *writer;
-    if (!pgconn_open(config->database, &options, &t->conn, err) || !find_entry_type(t, err)) {
+    if (!pgconn_open(config->database, &options, &t->conn, err) || !prepare(t, err)) {
         pglog_close(&t->base);
         return false;
     }
@@ -127,86 +119,28 @@ pglog_send(struct transport *base, const struct message *message, struct error *
 
 /* ------------------------------------------------------------------ one unit */
 
+/* Makes the next unit from what waits behind the one under way. */
 static void
-add_field(struct strbuf *out, unsigned type, const void *data, size_t len)
+fill_unit(struct pglog *t)
 {
-    strbuf_add_u32(out, type);
-    strbuf_add_u32(out, (uint32_t) len);
-    strbuf_add(out, data, len);
+    if (unit_count(t->unit) > 0 || t->in_flight == t->count)
+        return;
+    for (size_t i = t->in_flight; i < t->count; i++)
+        if (!unit_add(t->unit, t->queue[(t->head + i) % MAX_QUEUE]))
+            break;
+    t->params = (struct pgparams){0};
+    unit_params(t->unit, &t->writer, &t->params);
 }
 
-/* One element of the array: a postrider.log_entry in binary form, length in front. */
-static void
-add_entry(struct pglog *t, const struct message *m)
-{
-    struct strbuf *out = &t->entries.data;
-    size_t length_at = out->len;
-
-    pgarray_start(&t->names, PG_TEXT);
-    pgarray_start(&t->values, PG_BYTEA);
-    for (int i = 0; i < m->header_count; i++) {
-        pgarray_text(&t->names, m->headers[i].name);
-        pgarray_bytes(&t->values, m->headers[i].value.data, m->headers[i].value.len);
-    }
-    strbuf_add_u32(out, 0);
-    strbuf_add_u32(out, 7); /* fields */
-    add_field(out, PG_TEXT, m->topic, strlen(m->topic));
-    strbuf_add_u32(out, PG_INT4);
-    strbuf_add_u32(out, 4);
-    strbuf_add_u32(out, (uint32_t) m->part);
-    add_field(out, PG_BYTEA, m->key.data, m->key.len);
-    add_field(out, PG_UUID, m->event_id.b, sizeof(m->event_id.b));
-    strbuf_add_u32(out, PG_TEXT_ARRAY);
-    pgarray_append_field(out, &t->names);
-    strbuf_add_u32(out, PG_BYTEA_ARRAY);
-    pgarray_append_field(out, &t->values);
-    add_field(out, PG_BYTEA, m->body.data, m->body.len);
-
-    uint32_t length = (uint32_t) (out->len - length_at - 4);
-    for (int i = 0; i < 4; i++)
-        out->data[length_at + (size_t) i] = (char) (length >> (24 - 8 * i));
-    t->entries.count++;
-}
-
-static void
-add_lanes(struct pgparams *p, const int64_t epochs[LANES])
-{
-    struct pgarray lanes = {0}, values = {0};
-
-    pgarray_start(&lanes, PG_INT2);
-    pgarray_start(&values, PG_INT8);
-    for (int lane = 0; lane < LANES; lane++) {
-        if (epochs[lane] < 0)
-            continue;
-        pgarray_i16(&lanes, (int16_t) lane);
-        pgarray_i64(&values, epochs[lane]);
-    }
-    pgparams_array(p, &lanes);
-    pgparams_array(p, &values);
-    pgarray_release(&lanes);
-    pgarray_release(&values);
-}
-
+/* libpq has its own copy of what was sent, so the unit is free for the next messages. */
 static bool
 start_unit(struct pglog *t, struct error *err)
 {
-    int64_t epochs[LANES];
-    struct pgparams p = {.arena = &t->arena};
-
-    arena_reset(&t->arena);
-    memset(epochs, -1, sizeof(epochs));
-    pgarray_start(&t->entries, t->entry_type);
-    t->in_flight = 0;
-    while (t->in_flight < t->count && t->in_flight < UNIT_MESSAGES &&
-           t->entries.data.len < UNIT_BYTES) {
-        const struct message *m = t->queue[(t->head + t->in_flight++) % MAX_QUEUE];
-        epochs[m->lane] = m->epoch;
-        add_entry(t, m);
-    }
-    pgparams_uuid(&p, &t->writer);
-    add_lanes(&p, epochs);
-    pgparams_array(&p, &t->entries);
-    return pgconn_send(t->conn, &stmt_append, &p, err);
+    fill_unit(t);
+    t->in_flight = unit_count(t->unit);
+    bool ok = pgconn_send(t->conn, &stmt_append, &t->params, err);
+    unit_start(t->unit);
+    return ok;
 }
 
 static void
@@ -231,6 +165,7 @@ fail(struct pglog *t, struct receipts *ret, struct error *err)
     report(t, t->in_flight, err->cls, ret);
     report(t, rest, ERR_TRANSIENT, ret);
     t->in_flight = 0;
+    unit_start(t->unit);
     return error_wrap(err, "appending to the log");
 }
 
@@ -243,6 +178,7 @@ pglog_settle(struct transport *base, int64_t until_us, struct receipts *ret, str
     while (t->count > 0) {
         if (t->in_flight == 0 && !start_unit(t, err))
             return fail(t, ret, err);
+        fill_unit(t);
         if (!pgconn_wait(t->conn, until_us))
             return true;
         if (!pgconn_receive(t->conn, &res, err))
