@@ -139,6 +139,25 @@ read_list(struct reading *r, const struct option *o, const struct pair *pair, vo
 }
 
 static void
+read_setting(struct reading *r, const struct pair *pair, void *arg)
+{
+    struct destination_config *d = arg;
+    char *value = pair_text(r, pair, "text", false);
+    const char *why = setting_refusal(pair->key);
+
+    if (!value)
+        return;
+    if (why) {
+        mistake_add(&r->mistakes, pair->line, pair->where,
+                    "found %s, expected no such setting (%s)", pair->key, why);
+        free(value);
+        return;
+    }
+    d->settings = xrealloc(d->settings, sizeof(*d->settings) * (d->setting_count + 1));
+    d->settings[d->setting_count++] = (struct setting_config){xstrdup(pair->key), value};
+}
+
+static void
 read_handler_part(struct reading *r, const struct pair *pair, void *arg)
 {
     struct handler_config *handler = arg;
@@ -197,6 +216,10 @@ read_value(struct reading *r, struct element *e, const struct option *o, const s
     option_expected(o, what, sizeof(what));
     if (o->type == OPTION_HANDLERS) {
         pair_each(r, pair, what, read_handler, e->base);
+        return;
+    }
+    if (o->type == OPTION_SETTINGS) {
+        pair_each(r, pair, what, read_setting, e->base);
         return;
     }
     char *text = pair_text(r, pair, what, false);
@@ -346,7 +369,7 @@ check_given(struct reading *r, const struct element *e, const struct pair *pair)
         if (e->given[i] && foreign && d->transport)
             mistake_add(&r->mistakes, e->given[i], where,
                         "found with transport %s, expected with transport %s only (remove it)",
-                        d->transport, o->only);
+                        d->transport, value_words_text(o->only, what, sizeof(what)));
         free(where);
     }
 }
@@ -451,6 +474,14 @@ config_build_release(struct reading *r)
 
 /* ------------------------------------------------------------------ the whole */
 
+/* A topic of Kafka has what it has; elsewhere it is we who make it. */
+static void
+set_partitions(struct destination_config *d)
+{
+    if (d->partitions == 0 && d->transport && strcmp(d->transport, "kafka") != 0)
+        d->partitions = 16;
+}
+
 void
 config_build(struct reading *r, yaml_document_t *doc)
 {
@@ -471,6 +502,8 @@ config_build(struct reading *r, yaml_document_t *doc)
     pair_each(r, &all, "a map of sections", read_section, NULL);
     resolve_references(r);
     config_check_tables(r->config, &r->mistakes);
+    for (size_t i = 0; i < r->config->destination_count; i++)
+        set_partitions(&r->config->destinations[i]);
     for (size_t i = 0; i < r->config->consumer_count; i++)
         if (!r->config->consumers[i].owner)
             r->config->consumers[i].owner = xstrdup(r->config->consumers[i].name);

@@ -56,14 +56,23 @@ struct outbox_config {
     int64_t retention_us;
 };
 
+/* One setting that is handed to a client library as it is. */
+struct setting_config {
+    char *name;
+    char *value;
+};
+
 struct destination_config {
     char *name;
     int line;
-    char *transport; /* "postgres", "file" or "null" */
-    char *database;  /* postgres */
-    char *topic;     /* template: literal text and {aggregate_type} */
-    char *path;      /* file; "-" is stdout */
-    int partitions;
+    char *transport;                 /* "postgres", "kafka", "file" or "null" */
+    char *bootstrap;                 /* kafka: "host:port,…" */
+    struct setting_config *settings; /* kafka: librdkafka's own */
+    size_t setting_count;
+    char *database;       /* postgres */
+    char *topic;          /* template: literal text and {aggregate_type} */
+    char *path;           /* file; "-" is stdout */
+    int partitions;       /* kafka: 0 is as many as the topic has */
     int64_t retention_us; /* postgres: how long the log keeps messages */
 };
 

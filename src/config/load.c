@@ -206,6 +206,20 @@ free_outbox(struct outbox_config *o)
 }
 
 static void
+free_destination(struct destination_config *d)
+{
+    char *all[] = {d->name, d->transport, d->bootstrap, d->database, d->topic, d->path};
+
+    for (size_t i = 0; i < PR_LENGTH(all); i++)
+        free(all[i]);
+    for (size_t i = 0; i < d->setting_count; i++) {
+        free(d->settings[i].name);
+        free(d->settings[i].value);
+    }
+    free(d->settings);
+}
+
+static void
 free_relay(struct relay_config *r)
 {
     free_list(r->filter.aggregate_types, r->filter.aggregate_type_count);
@@ -236,13 +250,8 @@ config_free(struct config *c)
         return;
     for (size_t i = 0; i < c->outbox_count; i++)
         free_outbox(&c->outboxes[i]);
-    for (size_t i = 0; i < c->destination_count; i++) {
-        free(c->destinations[i].name);
-        free(c->destinations[i].transport);
-        free(c->destinations[i].database);
-        free(c->destinations[i].topic);
-        free(c->destinations[i].path);
-    }
+    for (size_t i = 0; i < c->destination_count; i++)
+        free_destination(&c->destinations[i]);
     for (size_t i = 0; i < c->relay_count; i++)
         free_relay(&c->relays[i]);
     for (size_t i = 0; i < c->consumer_count; i++)

@@ -48,11 +48,13 @@ sample_comment(FILE *out, const char *indent, const struct option *o)
 static void
 sample_option(FILE *out, const char *indent, const struct option *o, const char *transport)
 {
-    bool foreign = o->only && strcmp(o->only, transport) != 0;
+    bool foreign = o->only && value_word_index(o->only, transport) < 0;
+    char only[64];
     const char *value = o->example ? o->example : o->fallback ? o->fallback : "\"…\"";
 
     if (foreign)
-        fprintf(out, "%s# Transport %s only:\n", indent, o->only);
+        fprintf(out, "%s# Transport %s only:\n", indent,
+                value_words_text(o->only, only, sizeof(only)));
     sample_comment(out, indent, o);
     fprintf(out, "%s%s%s:%s%s\n", indent, o->example && !foreign ? "" : "# ", option_last_key(o),
             *value == '\n' ? "" : " ", value);
@@ -135,7 +137,7 @@ manual_option(FILE *out, const struct option *o)
         scdoc_text(out, o->more);
     }
     if (o->only)
-        fprintf(out, " With transport %s only.", o->only);
+        fprintf(out, " With transport %s only.", value_words_text(o->only, what, sizeof(what)));
     if (o->required) {
         fputs(" Required.", out);
     } else if (o->fallback) {

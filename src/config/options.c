@@ -148,9 +148,10 @@ const struct option options[] = {
      .type = OPTION_TEXT,
      .offset = DESTINATION(transport),
      .required = true,
-     .words = "postgres|file|null",
+     .words = "postgres|kafka|file|null",
      .example = "postgres",
-     .help = "postgres: a log in a database. file: JSON lines. null: nowhere, to measure."},
+     .help = "postgres: a log in a database. kafka: Apache Kafka. file: JSON lines. null: nowhere, "
+             "to measure."},
     {.section = "destinations",
      .key = "database",
      .type = OPTION_DSN,
@@ -160,10 +161,28 @@ const struct option options[] = {
      .example = "\"${BUS_DSN}\"",
      .help = "Connection string of the database that holds the log."},
     {.section = "destinations",
+     .key = "bootstrap",
+     .type = OPTION_TEXT,
+     .offset = DESTINATION(bootstrap),
+     .required = true,
+     .only = "kafka",
+     .example = "\"localhost:9092\"",
+     .help = "Brokers to begin with, host:port,host:port."},
+    {.section = "destinations",
+     .key = "settings",
+     .type = OPTION_SETTINGS,
+     .offset = DESTINATION(settings),
+     .only = "kafka",
+     .example = "{security.protocol: sasl_ssl, sasl.mechanism: SCRAM-SHA-512, sasl.username: "
+                "postrider, sasl.password: \"${KAFKA_PASSWORD}\"}",
+     .help = "Settings of librdkafka, for security and tuning.",
+     .more = "Those on which order and confirmation rest (acks, idempotence, timeouts, retries, "
+             "partitioner, queue sizes) are refused."},
+    {.section = "destinations",
      .key = "topic",
      .type = OPTION_TOPIC,
      .offset = DESTINATION(topic),
-     .only = "postgres",
+     .only = "postgres|kafka",
      .fallback = "{aggregate_type}",
      .example = "\"{aggregate_type}\"",
      .help = "Topic of an event.",
@@ -175,9 +194,10 @@ const struct option options[] = {
      .offset = DESTINATION(partitions),
      .least = 1,
      .most = 1024,
-     .only = "postgres",
-     .fallback = "16",
-     .help = "Partitions of each topic; fixed at the topic's first use."},
+     .only = "postgres|kafka",
+     .help =
+         "Partitions of each topic, fixed at the topic's first use (default: 16; with kafka, as "
+         "many as the topic has)."},
     {.section = "destinations",
      .key = "retention",
      .type = OPTION_DURATION,
@@ -433,7 +453,7 @@ option_is_foreign(const struct option *o, const void *element)
     if (!o->only)
         return false;
     const struct destination_config *d = element; /* no other section has such options */
-    return !d->transport || strcmp(o->only, d->transport) != 0;
+    return !d->transport || value_word_index(o->only, d->transport) < 0;
 }
 
 const char *
@@ -472,6 +492,9 @@ option_expected(const struct option *o, char *text, size_t size)
         break;
     case OPTION_LIST:
         snprintf(text, size, "a list, [A, B]");
+        break;
+    case OPTION_SETTINGS:
+        snprintf(text, size, "a map from settings to values");
         break;
     case OPTION_HANDLERS:
         snprintf(text, size, "a map from event types to {sql: \"…\"}");

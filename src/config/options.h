@@ -25,6 +25,7 @@ enum option_type {
     OPTION_DURATION, /* int64_t microseconds, least to most */
     OPTION_NAME_OF,  /* pointer to an element of the section named in `words` */
     OPTION_LIST,     /* char ** and size_t behind it */
+    OPTION_SETTINGS, /* struct setting_config * and size_t behind it */
     OPTION_HANDLERS, /* struct handler_config * and size_t behind it */
 };
 
@@ -34,7 +35,7 @@ struct option {
     enum option_type type;
     size_t offset; /* in the section's struct */
     bool required;
-    const char *only;  /* the one transport it belongs to, or NULL */
+    const char *only;  /* the transports it belongs to, separated by '|', or NULL */
     const char *words; /* separated by '|' */
     int64_t least, most;
     const char *fallback; /* default as it would be written; NULL: none */

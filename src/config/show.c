@@ -3,6 +3,7 @@
 
 #include "config/options.h"
 #include "config/values.h"
+#include "core/attr.h"
 #include "core/jsonw.h"
 
 /* The value as text, which the caller frees; NULL if there is none. */
@@ -28,6 +29,7 @@ text_of(const struct option *o, const void *field)
     case OPTION_DSN:
         return *(char *const *) field ? value_redact(*(char *const *) field) : NULL;
     case OPTION_LIST:
+    case OPTION_SETTINGS:
     case OPTION_HANDLERS:
         return NULL;
     default:
@@ -116,6 +118,32 @@ add_list(struct strbuf *out, const struct option *o, const void *field)
     strbuf_adds(out, "]\n");
 }
 
+/* A secret is not shown: in what it is called, librdkafka's settings are of one mind. */
+static const char *
+shown_value(const struct setting_config *setting)
+{
+    static const char *const secret[] = {"password", "secret", "key.pem", "oauthbearer.config",
+                                         "sasl.jaas"};
+
+    for (size_t i = 0; i < PR_LENGTH(secret); i++)
+        if (strstr(setting->name, secret[i]))
+            return "***";
+    return setting->value;
+}
+
+static void
+add_settings(struct strbuf *out, const struct destination_config *d)
+{
+    strbuf_adds(out, "settings: {");
+    for (size_t i = 0; i < d->setting_count; i++) {
+        strbuf_adds(out, i ? ", " : "");
+        add_quoted(out, d->settings[i].name);
+        strbuf_adds(out, ": ");
+        add_quoted(out, shown_value(&d->settings[i]));
+    }
+    strbuf_adds(out, "}\n");
+}
+
 static void
 add_option(struct strbuf *out, const struct option *o, const char *base)
 {
@@ -148,6 +176,8 @@ add_element(struct strbuf *out, const struct section *section, const char *base)
             add_handlers(out, consumer);
         if (o->type == OPTION_LIST)
             add_list(&line, o, base + o->offset);
+        else if (o->type == OPTION_SETTINGS)
+            add_settings(&line, (const void *) base);
         else
             add_option(&line, o, base);
         if (line.len > 0 && prefix > 0 && !same_map(o, last))
@@ -197,6 +227,15 @@ json_list(struct jsonw *w, const struct option *o, const void *field)
 }
 
 static void
+json_settings(struct jsonw *w, const struct option *o, const struct destination_config *d)
+{
+    jsonw_object(w, o->key);
+    for (size_t i = 0; i < d->setting_count; i++)
+        jsonw_str(w, d->settings[i].name, shown_value(&d->settings[i]));
+    jsonw_end(w);
+}
+
+static void
 json_handlers(struct jsonw *w, const struct option *o, const struct consumer_config *c)
 {
     jsonw_object(w, o->key);
@@ -224,6 +263,8 @@ json_element(struct jsonw *w, const struct section *section, const char *base)
             jsonw_object(w, map);
         if (o->type == OPTION_LIST) {
             json_list(w, o, base + o->offset);
+        } else if (o->type == OPTION_SETTINGS) {
+            json_settings(w, o, (const void *) base);
         } else if (o->type == OPTION_HANDLERS) {
             json_handlers(w, o, (const void *) base);
         } else if (o->type == OPTION_INTEGER) {

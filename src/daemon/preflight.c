@@ -39,7 +39,24 @@ check_database(const char *dsn, const char *purpose, const char *consumer, struc
 static bool
 check_destination(const struct destination_config *d, struct error *err)
 {
-    return !d->database || check_database(d->database, d->name, NULL, err);
+    const struct transport_ops *ops = transport_find(d->transport);
+    struct transport *t;
+
+    if (d->database)
+        return check_database(d->database, d->name, NULL, err);
+    if (!ops) {
+        error_set_exit(err, ERR_STOP, EXIT_CONFIG, "config.transport",
+                       "destination %s: this program was built without transport %s", d->name,
+                       d->transport);
+        return error_hint(err, "build it with -D%s=enabled, or install a package that has it",
+                          d->transport);
+    }
+    if (!d->bootstrap)
+        return true;
+    if (!ops->open(d, d->name, NULL, &t, err))
+        return false;
+    ops->close(t);
+    return true;
 }
 
 bool

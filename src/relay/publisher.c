@@ -317,6 +317,16 @@ prepare(struct publisher *p, struct batch *batch, struct error *cause)
     return true;
 }
 
+/* Nothing has failed, but the other side is away and the transport waits for it. */
+static void
+say_waiting(struct publisher *p)
+{
+    struct error trouble;
+
+    if (p->transport->ops->waiting && p->transport->ops->waiting(p->transport, &trouble))
+        relay_state_paused(p->state, &trouble);
+}
+
 /* One step: everything at hand is sent and news awaited; a failure goes to `cause`. */
 static bool
 move_on(struct publisher *p, struct batch *batch, struct error *cause)
@@ -335,6 +345,8 @@ move_on(struct publisher *p, struct batch *batch, struct error *cause)
     relay_state_breaches(p->state, p->flight.breaches - breaches);
     if (news.refused >= 0)
         bury(p, batch, (int) news.refused, cause);
+    if (ok && news.stored == 0)
+        say_waiting(p);
     return ok || news.refused >= 0 || news.parted;
 }
 
@@ -361,17 +373,12 @@ after_failure(struct publisher *p, const struct error *cause, struct error *err)
     return told_to_stop(p->stopping, 0) ? STOPPED : PUBLISHED;
 }
 
-enum published
-publish(struct publisher *p, struct batch *batch, struct error *err)
+/* The fate of each row; or why that will not be known. */
+static enum published
+fly(struct publisher *p, struct batch *batch, struct error *err)
 {
     struct error cause = {0};
 
-    batch->messages = NULL;
-    p->flight.count = p->flight.settled = 0;
-    if (batch->count == 0)
-        return PUBLISHED;
-    router_retry_refused(p->router);
-    relay_state_pending(p->state, batch->rows[0].inserted_at_us);
     while (!batch->messages || !flight_settled(&p->flight)) {
         if (!publisher_keep_lease(p, err))
             return BROKEN;
@@ -385,6 +392,25 @@ publish(struct publisher *p, struct batch *batch, struct error *err)
     }
     if (refuses_everything(p, batch, &cause))
         return wait_out(p, &cause, err) ? REREAD : BROKEN;
+    return PUBLISHED;
+}
+
+enum published
+publish(struct publisher *p, struct batch *batch, struct error *err)
+{
+    batch->messages = NULL;
+    p->flight.count = p->flight.settled = p->flight.sent = 0;
+    if (batch->count == 0)
+        return PUBLISHED;
+    router_retry_refused(p->router);
+    relay_state_pending(p->state, batch->rows[0].inserted_at_us);
+    enum published how = fly(p, batch, err);
+    if (how != PUBLISHED) {
+        /* Messages under way lend from rows that are about to go. */
+        if (p->flight.sent > p->flight.settled)
+            publisher_close_destination(p);
+        return how;
+    }
     FAILPOINT("relay.acked");
     relay_state_settled(p->state, batch->rows, batch->count);
     return PUBLISHED;

@@ -7,6 +7,9 @@
 static const struct transport_ops *const transports[] = {
     &transport_postgres,
     &transport_file,
+#ifdef PR_KAFKA
+    &transport_kafka,
+#endif
     &transport_null,
 };
 

@@ -107,6 +107,14 @@ struct transport_ops {
      */
     bool (*fence)(struct transport *t, int lane, int64_t *ret, struct error *err);
 
+    /*
+     * Whether what is under way waits for an other side that is away, although nothing has
+     * failed; ret says so.  NULL in a transport that fails at once.
+     */
+    bool (*waiting)(struct transport *t, struct error *ret);
+
+    /* What is under way is given up: the other side may still store it, messages are no
+     * longer lent. */
     void (*close)(struct transport *t);
 };
 
@@ -117,6 +125,7 @@ const char *durability_name(enum durability durability);
 
 extern const struct transport_ops transport_postgres;
 extern const struct transport_ops transport_file;
+extern const struct transport_ops transport_kafka; /* if built with it */
 extern const struct transport_ops transport_null;
 
 #endif

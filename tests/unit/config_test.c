@@ -140,13 +140,13 @@ static const struct {
     {"outboxes:\n  a: &a {database: dbname=x}\n  b: {<<: *a, database: dbname=y}\n",
      "p.yaml:3: outboxes.b: found the merge key <<, expected an option (repeat the options; "
      "anchors of single values work)\n"},
-    {"destinations:\n  f: {transport: kafka}\n",
-     "p.yaml:2: destinations.f.transport: found \"kafka\", expected postgres, file or null\n"},
+    {"destinations:\n  f: {transport: kafak}\n",
+     "p.yaml:2: destinations.f.transport: found \"kafak\", expected postgres, kafka, file or null\n"},
     {"destinations:\n  f: {transport: file}\n",
      "p.yaml:2: destinations.f.path: found nothing, expected text\n"},
     {"destinations:\n  f:\n    transport: file\n    path: x\n    partitions: 3\n",
      "p.yaml:5: destinations.f.partitions: found with transport file, expected with transport "
-     "postgres only (remove it)\n"},
+     "postgres or kafka only (remove it)\n"},
     {"destinations:\n  f: {transport: postgres, database: dbname=x, path: x}\n",
      "p.yaml:2: destinations.f.path: found with transport postgres, expected with transport file "
      "only (remove it)\n"},
@@ -285,7 +285,7 @@ what_a_variable_holds_is_not_told(void **state)
     setenv("T_SECRET", "postgresql://u:s3cret@h/d", 1);
     refused_with("destinations: {d: {transport: \"${T_SECRET}\"}}\n",
                  "p.yaml:1: destinations.d.transport: found \"${T_SECRET}\", expected postgres, "
-                 "file or null\n");
+                 "kafka, file or null\n");
     refused_with("relays: {r: {outbox: \"${T_SECRET}\", destination: x}}\n",
                  "p.yaml:1: relays.r.outbox: found \"${T_SECRET}\", expected a name from outboxes "
                  "(there are none)\n"
@@ -529,6 +529,8 @@ every_option_can_be_read(void **state)
         "  d: {transport: postgres, database: dbname=d, topic: \"a.{aggregate_type}\", "
         "partitions: 1024, retention: 9d}\n"
         "  f: {transport: file, path: \"-\"}\n"
+        "  k: {transport: kafka, bootstrap: \"h:1\", topic: x, settings: {linger.ms: 7, "
+        "sasl.password: s3cret}}\n"
         "  n: {transport: null}\n"
         "relays: {r: {outbox: o, destination: d, start: now, lease: 300ms, poll_cap: 1s, owner: "
         "us,\n"
@@ -550,7 +552,11 @@ every_option_can_be_read(void **state)
     assert_true(c->outboxes[0].retention_us == 8 * 86400000000);
     assert_int_equal(c->destinations[0].partitions, 1024);
     assert_string_equal(c->destinations[1].path, "-");
-    assert_string_equal(c->destinations[2].transport, "null");
+    assert_string_equal(c->destinations[2].bootstrap, "h:1");
+    assert_int_equal(c->destinations[2].partitions, 0);
+    assert_string_equal(c->destinations[2].settings[0].name, "linger.ms");
+    assert_string_equal(c->destinations[2].settings[0].value, "7");
+    assert_string_equal(c->destinations[3].transport, "null");
     assert_int_equal(c->outboxes[0].versions, VERSIONS_SPARSE);
     assert_string_equal(c->outboxes[1].columns.occurred_at, "h");
     assert_string_equal(c->outboxes[1].mark.discarded, "D");

@@ -1,0 +1,125 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "transport/kafka/kafka.h"
+
+/*
+ * What order and "not lost" rest on.  gapless: a batch refused for good stops the producer,
+ * so that nothing is stored behind it.  message.timeout.ms=0: a time-out punches a hole that
+ * gapless does not cover.  reconnect.backoff.max.ms: with the default of ten seconds, a
+ * broker that is back stays unused for as long.
+ */
+static const char *const fixed[][2] = {
+    {"enable.idempotence", "true"},
+    {"enable.gapless.guarantee", "true"},
+    {"message.timeout.ms", "0"},
+    {"allow.auto.create.topics", "false"},
+    {"reconnect.backoff.max.ms", "500"},
+    {"queue.buffering.max.messages", "1000000"},
+    {"queue.buffering.max.kbytes", "1048576"},
+    {"topic.metadata.refresh.interval.ms", "30000"},
+    {"socket.keepalive.enable", "true"},
+    {"log.connection.close", "false"},
+    {"message.max.bytes", "100000000"},
+};
+
+/* What may be set otherwise. */
+static const char *const usual[][2] = {
+    {"linger.ms", "2"},
+    {"batch.num.messages", "10000"},
+};
+
+static bool
+set(rd_kafka_conf_t *conf, const char *name, const char *value, const char *where,
+    struct error *err)
+{
+    char reason[300];
+
+    if (rd_kafka_conf_set(conf, name, value, reason, sizeof(reason)) == RD_KAFKA_CONF_OK)
+        return true;
+    error_set_exit(err, ERR_STOP, EXIT_CONFIG, "kafka.setting", "%s: %s", where, reason);
+    return error_hint(err, "settings are librdkafka's own; see its CONFIGURATION.md");
+}
+
+/* The library's own lines, as ours.  Called from its threads. */
+static void
+on_log(const rd_kafka_t *producer, int level, const char *facility, const char *text)
+{
+    (void) producer;
+    if (level <= 4)
+        log_debug("kafka.library", F_STR("facility", facility), F_STR("message", text));
+}
+
+static int64_t
+least_limit(const struct kafka *k)
+{
+    int64_t least = KAFKA_BATCH;
+
+    for (int i = 0; i < k->topic_count; i++)
+        if (k->topics[i].max_bytes > 0 && k->topics[i].max_bytes - KAFKA_OVERHEAD < least)
+            least = k->topics[i].max_bytes - KAFKA_OVERHEAD;
+    return least > 1 ? least : 1;
+}
+
+static bool
+configure(struct kafka *k, rd_kafka_conf_t *conf, struct error *err)
+{
+    char where[160], batch[24];
+
+    snprintf(where, sizeof(where), "destinations.%s", k->config->name);
+    k->batch_bytes = least_limit(k);
+    snprintf(batch, sizeof(batch), "%lld", (long long) k->batch_bytes);
+    for (size_t i = 0; i < PR_LENGTH(usual); i++)
+        if (!set(conf, usual[i][0], usual[i][1], where, err))
+            return false;
+    snprintf(where, sizeof(where), "destinations.%s.settings", k->config->name);
+    for (size_t i = 0; i < k->config->setting_count; i++)
+        if (!set(conf, k->config->settings[i].name, k->config->settings[i].value, where, err))
+            return false;
+    for (size_t i = 0; i < PR_LENGTH(fixed); i++)
+        if (!set(conf, fixed[i][0], fixed[i][1], where, err))
+            return false;
+    rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR);
+    rd_kafka_conf_set_log_cb(conf, on_log);
+    return set(conf, "bootstrap.servers", k->config->bootstrap, where, err) &&
+           set(conf, "client.id", "postrider", where, err) &&
+           set(conf, "batch.size", batch, where, err);
+}
+
+bool
+kafka_handle_open(struct kafka *k, struct error *err)
+{
+    rd_kafka_conf_t *conf;
+    char reason[300];
+
+    if (k->producer)
+        return true;
+    conf = rd_kafka_conf_new();
+    if (!configure(k, conf, err)) {
+        rd_kafka_conf_destroy(conf);
+        return false;
+    }
+    k->producer = rd_kafka_new(RD_KAFKA_PRODUCER, conf, reason, sizeof(reason));
+    if (!k->producer) {
+        rd_kafka_conf_destroy(conf);
+        error_set_exit(err, ERR_STOP, EXIT_CONFIG, "kafka.setting", "destination %s: %s",
+                       k->config->name, reason);
+        return error_hint(err, "correct the destination's settings");
+    }
+    k->events = rd_kafka_queue_get_main(k->producer);
+    return true;
+}
+
+void
+kafka_handle_close(struct kafka *k)
+{
+    kafka_topics_forget(k);
+    if (k->events)
+        rd_kafka_queue_destroy(k->events);
+    if (k->producer)
+        rd_kafka_destroy(k->producer);
+    k->events = NULL;
+    k->producer = NULL;
+}

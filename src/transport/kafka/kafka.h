@@ -1,0 +1,77 @@
+/*
+ * kafka.h — the inside of the Kafka transport, shared by its files: kafka.c (sending and
+ * the broker's word), handle.c (the producer and its settings), topics.c (what a topic
+ * is), errors.c (what each error of librdkafka means).
+ *
+ * One idempotent, gapless producer for each relay.  When a batch is refused for good,
+ * librdkafka stops the whole producer: nothing behind it is stored.  Then everything
+ * under way is waited for, the producer is thrown away and a fresh one takes over.
+ * docs/internals/transports.md, "Kafka".
+ */
+#ifndef PR_KAFKA_H
+#define PR_KAFKA_H
+
+#include <librdkafka/rdkafka.h>
+
+#include "transport/transport.h"
+
+enum {
+    KAFKA_MAX_QUEUE = 32768,
+    KAFKA_MAX_BYTES = 16 * 1024 * 1024,
+    KAFKA_BATCH = 1000000, /* bytes of a batch, where the topic allows it */
+    KAFKA_OVERHEAD = 512,  /* of a message in a batch, and of a batch, at most */
+};
+
+struct kafka_topic {
+    char *name;
+    rd_kafka_topic_t *handle; /* NULL: of a producer that is gone */
+    int partitions;           /* as the relay counts them */
+    int64_t max_bytes;        /* the largest batch the broker takes; 0: not known */
+    int64_t asked_us;         /* when that was read */
+    bool said;                /* its guarantees have been logged */
+};
+
+struct kafka {
+    struct transport base;
+    const struct destination_config *config;
+    rd_kafka_t *producer; /* NULL: a new one is made when it is needed */
+    rd_kafka_queue_t *events;
+    int64_t batch_bytes; /* of the producer */
+    struct kafka_topic *topics;
+    int topic_count, topic_cap;
+    int64_t watch_at_us; /* next look at the partition counts */
+
+    size_t under_way;
+    bool draining;       /* something failed: nothing is sent, all under way is waited for */
+    int64_t purge_at_us; /* … until then; what has no word by that time is given up */
+    bool purged;
+    struct error cause; /* the first failure */
+    uint32_t *kept;     /* messages taken while draining, or refused before they were sent */
+    enum error_class *kept_class;
+    size_t kept_count;
+
+    struct error trouble; /* the brokers are away or the like; code "": they are not */
+};
+
+/* errors.c: the class of a message's failure by itself. */
+enum error_class kafka_class(rd_kafka_resp_err_t code);
+/* Fills err for a failure while `doing`; false. */
+bool kafka_error(const struct kafka *k, rd_kafka_resp_err_t code, const char *doing,
+                 const char *reason, struct error *err);
+
+/* handle.c */
+bool kafka_handle_open(struct kafka *k, struct error *err) PR_MUSTCHECK;
+void kafka_handle_close(struct kafka *k);
+
+/* topics.c */
+struct kafka_topic *kafka_topic_find(struct kafka *k, const char *name);
+bool kafka_topic_open(struct kafka *k, const char *name, int *partitions,
+                      struct error *err) PR_MUSTCHECK;
+/* Reads the topic's limits again if that was not done just now. */
+void kafka_topic_limits(struct kafka *k, struct kafka_topic *topic);
+/* Whether some topic has lost or gained partitions, once in a while. */
+bool kafka_topics_watch(struct kafka *k, struct error *err) PR_MUSTCHECK;
+void kafka_topics_forget(struct kafka *k); /* the producer is gone */
+void kafka_topics_free(struct kafka *k);
+
+#endif
