@@ -2,11 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/command.h"
+#include "cli/relays.h"
 #include "core/jsonw.h"
 #include "pg/pgconn.h"
 #include "pg/schema.h"
-#include "source/mark/mark.h"
 
 /*
  * Bounded: the lanes' positions tell where to look, and one row not yet passed is
@@ -142,21 +141,8 @@ static bool
 find_age(struct pgconn *conn, const struct relay_config *r, const PGresult *relay, int64_t *ret,
          struct error *err)
 {
-    struct mark *mark;
-    PGresult *res;
-
     *ret = PQgetisnull(relay, 0, 2) ? -1 : pgresult_i64(relay, 0, 2);
-    if (!r->outbox->table)
-        return true;
-    if (!mark_open(conn, r->outbox, &mark, err))
-        return false;
-    bool ok = pgconn_query(conn, &mark->due, NULL, &res, err);
-    if (ok) {
-        *ret = PQgetisnull(res, 0, 0) ? -1 : pgresult_i64(res, 0, 0);
-        PQclear(res);
-    }
-    mark_free(mark);
-    return ok;
+    return !r->outbox->table || relays_mark_age(conn, r->outbox, ret, err);
 }
 
 static void

@@ -73,6 +73,7 @@ int cmd_dlq_replay(const struct command_env *env, int argc, char **argv);
 int cmd_dlq_show(const struct command_env *env, int argc, char **argv);
 int cmd_emit(const struct command_env *env, int argc, char **argv);
 int cmd_init(const struct command_env *env, int argc, char **argv);
+int cmd_lanes(const struct command_env *env, int argc, char **argv);
 int cmd_prune(const struct command_env *env, int argc, char **argv);
 int cmd_run(const struct command_env *env, int argc, char **argv);
 int cmd_status(const struct command_env *env, int argc, char **argv);

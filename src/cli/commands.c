@@ -95,6 +95,14 @@ const struct command commands[] = {
                  {"reason", "TEXT", "why; required"},
                  {"ticket", "TEXT", "where it is discussed"},
                  {"dry-run", NULL, "show what would be asked for"}}},
+    {.name = "lanes",
+     .args = "",
+     .run = cmd_lanes,
+     .summary = "show who publishes which lane, and how far it is",
+     .help = "One line for each lane of each relay: the process that owns it, the epoch, what is "
+             "left of the lease, the position, and what waits behind that (at most 10000 events "
+             "are counted). Exit code 0, whatever it shows.",
+     .options = {{"relay", "NAME", "only this relay's"}}},
     {.name = "prune",
      .args = "",
      .run = cmd_prune,
