@@ -181,3 +181,27 @@ def published(place):
 
 def states(place):
     return dict(place.sql("shop", "SELECT event_id::text, publish_state FROM postrider.outbox_state"))
+
+
+OLD_ID = "01890a5d-ac96-7b7e-9d2a-{n:012d}"  # 2023-06-30
+
+
+def old_day(place, table="outbox"):
+    """A partition for 2023-06-30."""
+    if table == "consumed":
+        # What lies before the first day is one partition; under a day's name it is that day's.
+        place.sql("rewards", "ALTER TABLE postrider.consumed_before RENAME TO consumed_20230630")
+        return
+    bounds = {"outbox": ("postrider.day_floor('2023-06-30')::text", "postrider.day_floor('2023-07-01')::text"),
+              "log": ("'2023-06-30 00:00+00'", "'2023-07-01 00:00+00'")}[table]
+    place.sql("shop" if table == "outbox" else "bus", "SET ROLE postrider_owner; "
+              f"SELECT postrider.make_partition('{table}', '2023-06-30', {bounds[0]}, {bounds[1]})")
+
+
+def put_old(place, n, conn=None):
+    statement = ("INSERT INTO postrider.outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload) "
+                 f"VALUES ('{OLD_ID.format(n=n)}', 'registration', 'old', {n}, 'E', '{{}}')")
+    if conn:
+        conn.cursor().execute(statement)
+    else:
+        place.sql("shop", statement)

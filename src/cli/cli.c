@@ -225,6 +225,14 @@ command_option(const char *name)
     return given.counts[i] > 0 ? given.values[i][given.counts[i] - 1] : NULL;
 }
 
+bool
+cli_option_given(const char *name)
+{
+    const char *value = command_option(name);
+
+    return value && value[strspn(value, " \t")] != '\0';
+}
+
 static void
 add_long_options(struct option *list, int *n, const struct command_option *options, int base)
 {

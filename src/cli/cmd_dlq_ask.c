@@ -136,15 +136,6 @@ ask_relay(const struct command_env *env, struct pgconn *conn, const struct dlq_r
     return ok;
 }
 
-/* Something that is not only blanks. */
-static bool
-is_given(const char *name)
-{
-    const char *value = command_option(name);
-
-    return value && value[strspn(value, " \t")] != '\0';
-}
-
 static int
 ask(const struct command_env *env, const char *what, int argc, char **argv)
 {
@@ -155,7 +146,7 @@ ask(const struct command_env *env, const char *what, int argc, char **argv)
 
     if (!command_option("relay"))
         return cli_usage("dlq %s needs --relay NAME", what);
-    if (!is_given("actor") || !is_given("reason"))
+    if (!cli_option_given("actor") || !cli_option_given("reason"))
         return cli_usage("dlq %s needs --actor NAME and --reason TEXT: both go to the audit", what);
     if ((argc > 0) == (command_option("all") != NULL) || argc > (int) PR_LENGTH(ids))
         return cli_usage("dlq %s takes up to %d IDs, or --all", what, (int) PR_LENGTH(ids));

@@ -42,6 +42,9 @@ extern const struct command commands[];
 /* The value of an option of the running command; NULL if not given ("" for a switch). */
 const char *command_option(const char *name);
 
+/* Whether it was given something that is not only blanks. */
+bool cli_option_given(const char *name);
+
 /* All values of an option that may be repeated; NULL ends. */
 const char *const *command_option_all(const char *name);
 
@@ -75,6 +78,8 @@ int cmd_emit(const struct command_env *env, int argc, char **argv);
 int cmd_init(const struct command_env *env, int argc, char **argv);
 int cmd_lanes(const struct command_env *env, int argc, char **argv);
 int cmd_prune(const struct command_env *env, int argc, char **argv);
+int cmd_relay_drop(const struct command_env *env, int argc, char **argv);
+int cmd_relay_list(const struct command_env *env, int argc, char **argv);
 int cmd_run(const struct command_env *env, int argc, char **argv);
 int cmd_status(const struct command_env *env, int argc, char **argv);
 int cmd_tail(const struct command_env *env, int argc, char **argv);

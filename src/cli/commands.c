@@ -103,6 +103,27 @@ const struct command commands[] = {
              "left of the lease, the position, and what waits behind that (at most 10000 events "
              "are counted). Exit code 0, whatever it shows.",
      .options = {{"relay", "NAME", "only this relay's"}}},
+    {.name = "relay list",
+     .args = "",
+     .run = cmd_relay_list,
+     .summary = "list the relays that outbox databases know",
+     .help = "Also those that are no longer in the configuration: where they started, where they "
+             "publish to, who runs them, what is pending or parked, and which days of the outbox "
+             "retention keeps for them."},
+    {.name = "relay drop",
+     .args = "NAME",
+     .run = cmd_relay_drop,
+     .summary = "end a relay, and release what it held back",
+     .help = "Its position is forgotten: a relay of that name made later begins anew. What it had "
+             "parked stays in postrider.parked as discarded; the outbox is not touched. Refused "
+             "while a process runs it and, without --force, while events are unpublished or "
+             "parked. The act is a row of postrider.audit.",
+     .options = {{"actor", "NAME", "who does it; required"},
+                 {"reason", "TEXT", "why; required"},
+                 {"ticket", "TEXT", "where it is discussed"},
+                 {"outbox", "NAME", "in whose database, if several have a relay of that name"},
+                 {"force", NULL, "give up what is unpublished or parked"},
+                 {"dry-run", NULL, "show what would be done"}}},
     {.name = "prune",
      .args = "",
      .run = cmd_prune,
