@@ -207,11 +207,14 @@ set_up(struct pgconn *conn, const struct pgconn_options *options, struct error *
 {
     int timeout =
         options->statement_timeout_ms ? options->statement_timeout_ms : STATEMENT_TIMEOUT_MS;
-    char sql[256];
+    char sql[384];
 
     conn->answer_timeout_ms = timeout + ANSWER_GRACE_MS;
+    /* What a commit of ours confirms is on disk, whatever is usual on that server. */
     snprintf(sql, sizeof(sql),
-             "SET statement_timeout = %d; SET idle_in_transaction_session_timeout = 15000;%s",
+             "SET statement_timeout = %d; SET idle_in_transaction_session_timeout = 15000;"
+             " SELECT pg_catalog.set_config('synchronous_commit', 'on', false)"
+             "  WHERE pg_catalog.current_setting('synchronous_commit') = 'off';%s",
              timeout, options->system_search_path ? " SET search_path = pg_catalog" : "");
     if (!pgconn_exec(conn, sql, err))
         return false;
