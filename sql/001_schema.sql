@@ -124,8 +124,8 @@ CREATE TABLE postrider.lane (
     epoch       bigint NOT NULL DEFAULT 0,
     lease_until timestamptz NOT NULL DEFAULT '-infinity',
     done_snap   pg_snapshot NOT NULL,      -- all rows visible in it are published or parked
-    open_snap   pg_snapshot,               -- only while a big window is half done …
-    open_pos    bigint NOT NULL DEFAULT 0, -- … and then all its rows up to this id are, too
+    open_snap   pg_snapshot,               -- only while a big window is half done ...
+    open_pos    bigint NOT NULL DEFAULT 0, -- ... and then all its rows up to this id are, too
     PRIMARY KEY (relay, lane)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0,
         autovacuum_vacuum_cost_delay = 0);
@@ -274,7 +274,7 @@ CREATE TABLE postrider.parked (
     content_type   text,
     revision       int NOT NULL DEFAULT 0,
     due_at         timestamptz,
-    class          text NOT NULL,     -- gap, waiting, conflict, late, unhandled, transient, permanent, …
+    class          text NOT NULL,     -- gap, waiting, conflict, late, unhandled, transient, permanent, ...
     code           text,              -- SQLSTATE or our own dotted code
     message        text,
     owner          text,
@@ -312,7 +312,7 @@ CREATE TABLE postrider.audit (
     at         timestamptz NOT NULL,
     role       text NOT NULL,        -- the login
     given_name text NOT NULL,        -- the person, as given
-    act        text NOT NULL,        -- "relay.replay", …
+    act        text NOT NULL,        -- "relay.replay", ...
     reason     text NOT NULL,
     ticket     text,
     before     jsonb,

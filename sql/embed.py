@@ -21,6 +21,9 @@ migrations = sorted(folder.glob("[0-9][0-9][0-9]_*.sql"))
 functions = sorted((folder / "functions").glob("*.sql"))
 out = ['/* Made by sql/embed.py. */', '#include "pg/schema_files.h"', '', '#include <stddef.h>', '']
 out.append("const struct schema_file schema_migrations[] = {")
+for path in [*migrations, *functions]:
+    # A database in another encoding has no place for other characters, not even in a comment.
+    path.read_text().encode("ascii")
 for path in migrations:
     text = path.read_text()
     out.append('    {%d, "%s", "%s",\n%s},' % (int(path.name[:3]), path.stem[4:],

@@ -24,7 +24,7 @@ BEGIN
     IF p_version IS NULL OR p_version < 1 THEN
         RAISE EXCEPTION USING ERRCODE = 'PR101',
             MESSAGE = format('aggregate_version must be 1 or more, not %s', coalesce(p_version::text, 'null')),
-            HINT = 'Pass the version that the aggregate''s own UPDATE … RETURNING version gave.';
+            HINT = 'Pass the version that the aggregate''s own UPDATE ... RETURNING version gave.';
     END IF;
     IF p_event_id IS NULL OR get_byte(uuid_send(p_event_id), 6) >> 4 <> 7 THEN
         RAISE EXCEPTION USING ERRCODE = 'PR102',
@@ -43,7 +43,7 @@ BEGIN
     IF jsonb_typeof(p_headers) <> 'object' OR pg_column_size(p_headers) > 16384 THEN
         RAISE EXCEPTION USING ERRCODE = 'PR104',
             MESSAGE = 'headers must be a JSON object of at most 16 kB',
-            HINT = 'Example: {"traceparent": "00-…"}';
+            HINT = 'Example: {"traceparent": "00-..."}';
     END IF;
     FOR v_header IN SELECT key, value, value #>> '{}' AS text FROM jsonb_each(p_headers) LOOP
         IF v_header.key !~ '^[A-Za-z0-9!#$%&''*+.^_`|~-]{1,100}$' OR v_header.key ILIKE 'postrider-%'

@@ -1,12 +1,12 @@
 -- Takes a batch of messages: moves the positions, writes the dedupe records, decides on each message in
 -- the order given, and moves the streams.  The caller, in the same transaction, then runs the handlers
 -- of what is decided 'a' and park()s what is decided c, l, g, w or u; nothing is decided until it commits.
---   p_source … p_last_id   the partitions the batch comes from, in key order: epoch under which the caller
+--   p_source ... p_last_id   the partitions the batch comes from, in key order: epoch under which the caller
 --                          owns each, its first offset in the batch, the offset after its last, and the
 --                          id of its last message (NULL if that has none).  A service without
 --                          partitions gives empty arrays.
 --   p_order, p_first       stream, latest or none; any or 1 (a stream opens at its first event, or at 1)
---   p_event_id … p_kind    the messages; kind h handled, i ignored, u nobody can handle it
+--   p_event_id ... p_kind    the messages; kind h handled, i ignored, u nobody can handle it
 -- Decisions: a apply, d duplicate, s stale, l late, c conflict, g gap, w waiting, i ignored, u unhandled;
 -- `last` is the stream's version before a message that is neither applied nor ignored.
 -- Errors: PR001 fenced (another process owns a partition; DETAIL: which); 40001 repeat the transaction.
@@ -24,8 +24,8 @@ DECLARE
     v_fenced text;
     v_floor timestamptz;
     v_new uuid[];            -- ids whose record was written now
-    v_seen int[];            -- messages whose id has a record already …
-    v_seen_digest bytea[];   -- … and the digest in it
+    v_seen int[];            -- messages whose id has a record already ...
+    v_seen_digest bytea[];   -- ... and the digest in it
     v_opens_at_1 boolean := p_opens = '1' AND p_order = 'stream';
     v_odd int[];             -- messages of streams that need a closer look
     v_opened bigint;

@@ -1,6 +1,6 @@
 -- Writes one event to the outbox, in the caller's transaction.  Returns its id.
 --   aggregate_type, aggregate_id  name the stream;  1 to 255 bytes each
---   aggregate_version             from the aggregate's own UPDATE … RETURNING version; unique per stream
+--   aggregate_version             from the aggregate's own UPDATE ... RETURNING version; unique per stream
 --   payload                       at most 1,000,000 bytes as text
 --   headers                       a flat JSON object of strings, or NULL
 -- Errors (the business transaction then rolls back): PR100 name, PR101 version, PR102 id, PR103 size,

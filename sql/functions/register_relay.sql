@@ -1,7 +1,7 @@
 -- Makes a relay with its 16 lanes; one that exists keeps its position.  Called by init.
 --   p_outbox 'postrider.outbox', or a table of the user's own, which has one lane and one relay
 --   p_start  'earliest': every event still in the outbox;  'now': those committed from now on
---   p_filter which events it publishes, {"aggregate_types": […], "event_types": […]}; NULL: all.  Put in
+--   p_filter which events it publishes, {"aggregate_types": [...], "event_types": [...]}; NULL: all.  Put in
 --            force also for one that exists: what it has passed stays as it is.
 -- Errors: PR022 another relay reads that table.
 -- Returns true if it was made now.
