@@ -385,7 +385,10 @@ GRANT SELECT ON postrider.relay, postrider.lane, postrider.route, postrider.inst
     postrider.consumer, postrider.consumer_partition, postrider.stream, postrider.log_topic,
     postrider.log_head, postrider.attempt, postrider.janitor, postrider.audit, postrider.audit_head
     TO postrider_operator;
--- Everything of a dead letter but what the event says.
+-- Everything of an event, and of a dead letter, but what it says.
+GRANT SELECT (id, xid, lane, event_id, aggregate_type, aggregate_id, aggregate_version, event_type, occurred_at,
+              inserted_at)
+    ON postrider.outbox TO postrider_operator;
 GRANT SELECT (id, side, reader, lane, pos, state, holds, aggregate_type, aggregate_id, version, prev, event_id,
               digest, event_type, occurred_at, source, topic, part, off, header_names, content_type,
               revision, due_at, class, code, message, owner, first_at, last_at, tries, request,

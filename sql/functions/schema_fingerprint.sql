@@ -29,3 +29,5 @@ AS $$
         WHERE t.relnamespace = 'postrider'::regnamespace AND NOT t.relispartition AND NOT g.tgisinternal
     ) things
 $$;
+GRANT EXECUTE ON FUNCTION postrider.schema_fingerprint() TO postrider_relay, postrider_consumer, postrider_operator,
+    postrider_maint;

@@ -74,6 +74,7 @@ int cmd_dlq_discard(const struct command_env *env, int argc, char **argv);
 int cmd_dlq_list(const struct command_env *env, int argc, char **argv);
 int cmd_dlq_replay(const struct command_env *env, int argc, char **argv);
 int cmd_dlq_show(const struct command_env *env, int argc, char **argv);
+int cmd_doctor(const struct command_env *env, int argc, char **argv);
 int cmd_emit(const struct command_env *env, int argc, char **argv);
 int cmd_init(const struct command_env *env, int argc, char **argv);
 int cmd_lanes(const struct command_env *env, int argc, char **argv);

@@ -23,6 +23,15 @@ const struct command commands[] = {
      .run = cmd_status,
      .summary = "say whether all is right and, if not, what to do",
      .help = "Exit code 0: all is right; 1: it is not; 69: a server is away."},
+    {.name = "doctor",
+     .args = "",
+     .run = cmd_doctor,
+     .summary = "check all that must hold for the guarantees, and say how to mend it",
+     .help = "Looks at every database of the configuration: schema, rights, settings, partitions, "
+             "positions, topics, handlers. Each finding says what, why it matters, and the command "
+             "or SQL that mends it; docs/guide/doctor.md explains each number. Nothing is changed. "
+             "Exit code 0: all right, notes at most; 1: something is to be mended; 69: a server is "
+             "away."},
     {.name = "emit",
      .args = "[-]",
      .run = cmd_emit,

@@ -22,7 +22,7 @@ MATRIX = [
      "VALUES ('t', 'a', 3, 'E', '{}')", set()),
     ("SELECT postrider.emit('t', 'b', 1, 'E', '{}')", {"producer", "operator"}),
     ("SELECT postrider.emit_bytes('t', 'c', 1, 'E', 'x')", {"producer", "operator"}),
-    ("SELECT event_id, aggregate_version FROM postrider.outbox", {"producer", "relay"}),
+    ("SELECT event_id, aggregate_version FROM postrider.outbox", {"producer", "relay", "operator"}),
     ("SELECT payload FROM postrider.outbox", {"relay"}),
     ("UPDATE postrider.outbox SET payload = '{}'", set()),
     ("DELETE FROM postrider.outbox", set()),
@@ -50,6 +50,10 @@ MATRIX = [
     ("SELECT postrider.make_partition('log', '2030-01-01', '2030-01-01', '2030-01-02')", set()),
     ("SELECT count(*) FROM postrider.schema_version", {"relay", "consumer", "operator", "maint"}),
     ("CREATE TABLE postrider.mine (a int)", set()),
+    ("SELECT * FROM postrider.relay_lag(1::smallint, 10)", {"relay", "operator", "maint"}),
+    ("SELECT * FROM postrider.relay_drop('x', 'ann', 'why', NULL, true, true)", {"operator"}),
+    ("SELECT * FROM postrider.default_rows()", {"relay", "consumer", "operator", "maint"}),
+    ("SELECT postrider.audit_write('x', 'ann', 'why', NULL, NULL, NULL)", set()),
 ]
 
 

@@ -1,0 +1,302 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/doctor.h"
+#include "consume/consumer.h"
+#include "consume/intake.h"
+#include "pg/schema.h"
+#include "source/mark/mark.h"
+
+static bool
+query_texts(struct pgconn *conn, const struct pgstmt *stmt, const char *a, const char *b,
+            PGresult **ret, struct error *err)
+{
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+
+    pgparams_text(&p, a);
+    if (b)
+        pgparams_text(&p, b);
+    bool ok = pgconn_query(conn, stmt, &p, ret, err);
+    arena_release(&arena);
+    return ok;
+}
+
+/* ------------------------------------------------------------------ outboxes */
+
+/*
+ * A look at the last events only.  A version that is missing between two of them must not
+ * be found elsewhere either: it may have been written by a transaction that began earlier.
+ */
+static const struct pgstmt stmt_skips = {
+    "doctor_skips",
+    "WITH last AS MATERIALIZED (SELECT aggregate_type, aggregate_id, aggregate_version"
+    "   FROM postrider.outbox ORDER BY xid DESC LIMIT 5000),"
+    "  pairs AS (SELECT *, lag(aggregate_version) OVER (PARTITION BY aggregate_type, aggregate_id"
+    "   ORDER BY aggregate_version) AS before FROM last)"
+    " SELECT format('%s:%s has version %s after %s', p.aggregate_type, p.aggregate_id,"
+    "   p.aggregate_version, p.before), count(*) OVER ()"
+    " FROM (SELECT * FROM pairs WHERE aggregate_version > before + 1 LIMIT 100) p"
+    " WHERE NOT EXISTS (SELECT FROM postrider.outbox o WHERE o.aggregate_type = p.aggregate_type"
+    "  AND o.aggregate_id = p.aggregate_id AND o.aggregate_version > p.before"
+    "  AND o.aggregate_version < p.aggregate_version) LIMIT 1",
+};
+
+static void
+check_skips(struct doctor *d, struct pgconn *conn, const struct outbox_config *outbox)
+{
+    static const char name[] = "versions without gaps";
+    static const char why[] = "a consumer in stream order waits for the version that is missing";
+    char what[512], remedy[256];
+    struct error err;
+    PGresult *res;
+
+    if (!pgconn_query(conn, &stmt_skips, NULL, &res, &err)) {
+        doctor_error(d, DOCTOR_SKIPS, name, why, &err);
+        return;
+    }
+    if (PQntuples(res) > 0) {
+        snprintf(what, sizeof(what), "outbox %s is declared dense, but %s", outbox->name,
+                 PQgetvalue(res, 0, 0));
+        snprintf(remedy, sizeof(remedy), "set outboxes.%s.versions to sparse and reload",
+                 outbox->name);
+        doctor_finding(d, DOCTOR_SKIPS, name, true, what, why, remedy);
+    } else {
+        doctor_ok(d, DOCTOR_SKIPS, name);
+    }
+    PQclear(res);
+}
+
+static void
+check_mapped(struct doctor *d, struct pgconn *conn, const struct outbox_config *outbox)
+{
+    static const char name[] = "a table of your own";
+    static const char why[] = "the relay sweeps it by state, in version order";
+    struct mark *mark;
+    struct error err;
+    char what[256];
+
+    if (!mark_open(conn, outbox, &mark, &err)) {
+        doctor_error(d, DOCTOR_MAPPED, name, why, &err);
+        return;
+    }
+    if (!mark_prepare(conn, mark, &err)) {
+        doctor_error(d, DOCTOR_MAPPED, name, why, &err);
+    } else if (!mark->indexed) {
+        snprintf(what, sizeof(what), "table %s has no index on its pending rows", outbox->table);
+        doctor_finding(d, DOCTOR_MAPPED, name, true, what,
+                       "every sweep then reads and sorts the whole table",
+                       strbuf_str(&mark->index));
+    } else {
+        doctor_ok(d, DOCTOR_MAPPED, name);
+    }
+    mark_free(mark);
+}
+
+void
+doctor_outboxes(struct doctor *d, struct pgconn *conn, const char *dsn)
+{
+    for (size_t i = 0; i < d->config->outbox_count; i++) {
+        const struct outbox_config *outbox = &d->config->outboxes[i];
+        if (strcmp(outbox->database, dsn) != 0)
+            continue;
+        if (outbox->table)
+            check_mapped(d, conn, outbox);
+        else if (outbox->versions == VERSIONS_DENSE)
+            check_skips(d, conn, outbox);
+    }
+}
+
+/* ------------------------------------------------------------------ routes */
+
+static const struct pgstmt stmt_routes = {
+    "doctor_routes",
+    "SELECT t.topic, t.partitions FROM postrider.route t JOIN postrider.relay r USING (relay)"
+    " WHERE r.name = $1::text ORDER BY t.topic",
+};
+static const struct pgstmt stmt_topic = {
+    "doctor_topic",
+    "SELECT partitions FROM postrider.log_topic WHERE topic = $1::text",
+};
+
+static const char routes_name[] = "topics of the destination";
+static const char routes_why[] =
+    "with another partition count later events of a stream go elsewhere, past earlier ones";
+
+/* One topic whose partition count was fixed at its first use; true: all is well. */
+static bool
+check_topic(struct doctor *d, struct pgconn *bus, const char *topic, int fixed)
+{
+    char what[512], remedy[512];
+    struct error err;
+    PGresult *res;
+
+    if (!query_texts(bus, &stmt_topic, topic, NULL, &res, &err)) {
+        doctor_error(d, DOCTOR_ROUTES, routes_name, routes_why, &err);
+        return false;
+    }
+    int has = PQntuples(res) > 0 ? (int) pgresult_i64(res, 0, 0) : 0;
+    PQclear(res);
+    if (has == fixed)
+        return true;
+    if (has == 0) {
+        snprintf(what, sizeof(what), "topic %s is not in %s", topic, pgconn_target(bus));
+        snprintf(remedy, sizeof(remedy), "there: SELECT postrider.log_create_topic('%s', %d)",
+                 topic, fixed);
+    } else {
+        snprintf(what, sizeof(what), "topic %s was begun with %d partitions, %s has %d", topic,
+                 fixed, pgconn_target(bus), has);
+        snprintf(remedy, sizeof(remedy),
+                 "there: UPDATE postrider.log_topic SET partitions = %d WHERE topic = '%s'", fixed,
+                 topic);
+    }
+    doctor_finding(d, DOCTOR_ROUTES, routes_name, true, what, routes_why, remedy);
+    return false;
+}
+
+/* The words of the relay itself, relay.partitions. */
+static bool
+check_asked(struct doctor *d, const struct relay_config *r, const char *topic, int fixed)
+{
+    char what[512], remedy[256];
+
+    if (r->destination->partitions == 0 || r->destination->partitions == fixed)
+        return true;
+    snprintf(what, sizeof(what), "topic %s was begun with %d partitions, the configuration says %d",
+             topic, fixed, r->destination->partitions);
+    snprintf(remedy, sizeof(remedy), "set destinations.%s.partitions to %d", r->destination->name,
+             fixed);
+    doctor_finding(d, DOCTOR_ROUTES, routes_name, true, what, routes_why, remedy);
+    return false;
+}
+
+static void
+check_routes(struct doctor *d, struct pgconn *conn, const struct relay_config *r)
+{
+    struct pgconn_options options = {.purpose = "doctor", .system_search_path = true};
+    struct pgconn *bus = NULL;
+    PGresult *res = NULL;
+    struct error err;
+    bool ok = true;
+
+    if (!query_texts(conn, &stmt_routes, r->name, NULL, &res, &err) ||
+        (r->destination->database &&
+         (!pgconn_open(r->destination->database, &options, &bus, &err) ||
+          !schema_check(bus, &err)))) {
+        doctor_error(d, DOCTOR_ROUTES, routes_name, routes_why, &err);
+        ok = false;
+    }
+    for (int row = 0; ok && row < PQntuples(res); row++) {
+        const char *topic = PQgetvalue(res, row, 0);
+        int fixed = (int) pgresult_i64(res, row, 1);
+        ok = check_asked(d, r, topic, fixed) && (!bus || check_topic(d, bus, topic, fixed));
+    }
+    if (ok)
+        doctor_ok(d, DOCTOR_ROUTES, routes_name);
+    PQclear(res);
+    pgconn_close(bus);
+}
+
+void
+doctor_routes(struct doctor *d, struct pgconn *conn, const char *dsn)
+{
+    for (size_t i = 0; i < d->config->relay_count; i++)
+        if (strcmp(d->config->relays[i].outbox->database, dsn) == 0)
+            check_routes(d, conn, &d->config->relays[i]);
+}
+
+/* ------------------------------------------------------------------ consumers */
+
+static const struct pgstmt stmt_positions = {
+    "doctor_positions",
+    "SELECT p.part, p.next_off, p.last_id, p.source FROM postrider.consumer_partition p"
+    " JOIN postrider.consumer c USING (consumer)"
+    " WHERE c.name = $1::text AND p.topic = $2::text ORDER BY p.part",
+};
+
+static void
+add_position(struct partitions *p, const PGresult *res, int row)
+{
+    const char *last = pgresult_str(res, row, 2);
+    struct partition *it = &p->list[p->count++];
+
+    *it = (struct partition){.part = (int32_t) pgresult_i64(res, row, 0),
+                             .next_off = pgresult_i64(res, row, 1)};
+    it->has_last_id = last && uuid_parse(last, strlen(last), &it->last_id);
+}
+
+static const char positions_name[] = "positions and the log";
+
+/* Each position by itself, so that each that is wrong is told. */
+static bool
+judge_positions(struct doctor *d, struct intake *intake, const PGresult *res)
+{
+    static const char why[] = "a position that does not fit the log would skip messages";
+    struct partition one;
+    struct error err;
+    bool well = true;
+
+    for (int row = 0; row < PQntuples(res); row++) {
+        struct partitions p = {.list = &one};
+        if (strcmp(PQgetvalue(res, row, 3), intake->log_id) != 0)
+            continue; /* of another log; it says nothing about this one */
+        add_position(&p, res, row);
+        if (intake_check(intake, &p, &err))
+            continue;
+        doctor_error(d, DOCTOR_POSITIONS, positions_name, why, &err);
+        well = false;
+    }
+    return well;
+}
+
+static void
+check_positions(struct doctor *d, struct pgconn *conn, const struct consumer_config *c)
+{
+    struct partition_bounds *bounds = NULL;
+    struct intake intake = {0};
+    PGresult *res = NULL;
+    struct error err;
+    char what[256];
+    int count = 0;
+
+    if (!query_texts(conn, &stmt_positions, c->name, c->topic, &res, &err) ||
+        !intake_open(&intake, c, &err) || !intake_bounds(&intake, &bounds, &count, &err)) {
+        doctor_error(d, DOCTOR_POSITIONS, positions_name, "the log is where events come from",
+                     &err);
+    } else if (count == 0) {
+        snprintf(what, sizeof(what), "topic %s of consumer %s is not there", c->topic, c->name);
+        doctor_finding(d, DOCTOR_POSITIONS, positions_name, true, what,
+                       "the consumer waits for a topic that nobody makes", "postrider init");
+    } else if (judge_positions(d, &intake, res)) {
+        doctor_ok(d, DOCTOR_POSITIONS, positions_name);
+    }
+    free(bounds);
+    PQclear(res);
+    intake_close(&intake);
+}
+
+static void
+check_handlers(struct doctor *d, const struct consumer_config *c)
+{
+    static const char name[] = "handlers";
+    struct error err;
+
+    if (consumer_check(c, &err))
+        doctor_ok(d, DOCTOR_HANDLERS, name);
+    else
+        doctor_error(d, DOCTOR_HANDLERS, name,
+                     "a handler that cannot be prepared pauses, and its streams wait", &err);
+}
+
+void
+doctor_consumers(struct doctor *d, struct pgconn *conn, const char *dsn)
+{
+    for (size_t i = 0; i < d->config->consumer_count; i++) {
+        const struct consumer_config *c = &d->config->consumers[i];
+        if (strcmp(c->database, dsn) != 0)
+            continue;
+        check_handlers(d, c);
+        check_positions(d, conn, c);
+    }
+}
