@@ -1,6 +1,7 @@
 -- Drops the oldest day partition of the dedupe records that ended before p_before and raises every
 -- consumer's floor: an id older than that can no longer be known.  A partition with an open parked or
 -- dead event stays, since its replay needs the record.  Returns name and NULL, or what holds it; or no row.
+-- Errors: PR023 the transaction is not READ COMMITTED.
 CREATE OR REPLACE FUNCTION postrider.prune_consumed(p_before timestamptz, p_dry_run boolean)
 RETURNS TABLE (partition_name text, held_by text)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -18,9 +19,11 @@ BEGIN
         RETURN;
     END IF;
     IF NOT p_dry_run THEN
-        PERFORM set_config('lock_timeout', '200ms', true);
-        LOCK TABLE ONLY postrider.consumed IN ACCESS EXCLUSIVE MODE;
-        EXECUTE format('LOCK TABLE postrider.%I IN ACCESS EXCLUSIVE MODE', partition_name);
+        held_by := postrider.lock_to_drop('consumed', format('postrider.%I', partition_name)::regclass);
+        IF held_by IS NOT NULL THEN
+            RETURN NEXT;
+            RETURN;
+        END IF;
     END IF;
     EXECUTE format('SELECT format(''consumer %%s has event %%s open'', n.name, c.event_id)
         FROM postrider.%I c JOIN postrider.consumer n USING (consumer)

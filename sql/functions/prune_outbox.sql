@@ -1,7 +1,9 @@
 -- Drops the oldest day partition of the outbox that ended before p_before, if every relay has passed it.
 -- Ids come from writers, so a late one may still put a row into an old day: the partition is locked
--- first and looked at after, in statements of their own (a check before the lock loses that event).
+-- first and looked at after, in statements of their own (a check before the lock loses that event).  A look
+-- before all that only spares writers a lock that would be in vain.
 -- Returns the partition's name and NULL, or the name and what holds it back; no row: nothing is that old.
+-- Errors: PR023 the transaction is not READ COMMITTED, so it could not see what came before the lock.
 CREATE OR REPLACE FUNCTION postrider.prune_outbox(p_before timestamptz, p_dry_run boolean)
 RETURNS TABLE (partition_name text, held_by text)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -18,14 +20,15 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    PERFORM set_config('lock_timeout', '200ms', true);
-    IF NOT p_dry_run THEN
-        LOCK TABLE ONLY postrider.outbox IN ACCESS EXCLUSIVE MODE;
-        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', v_part);
-    END IF;
     held_by := postrider.outbox_holder(v_part);
     IF held_by IS NULL AND NOT p_dry_run THEN
-        EXECUTE format('DROP TABLE %s', v_part);
+        held_by := postrider.lock_to_drop('outbox', v_part);
+        IF held_by IS NULL THEN
+            held_by := postrider.outbox_holder(v_part);
+        END IF;
+        IF held_by IS NULL THEN
+            EXECUTE format('DROP TABLE %s', v_part);
+        END IF;
     END IF;
     RETURN NEXT;
 END

@@ -17,12 +17,12 @@ static const struct pgstmt stmt_partitions = {
 };
 
 /* Each takes the age in microseconds and whether to look only. */
-#define PRUNE(function, held)                                                                      \
-    "SELECT p.*" held " FROM postrider." function                                                  \
-    "(clock_timestamp() - $1::bigint * interval '1 microsecond', $2::boolean) p"
-static const struct pgstmt stmt_prune_outbox = {"prune_outbox", PRUNE("prune_outbox", "")};
-static const struct pgstmt stmt_prune_log = {"prune_log", PRUNE("prune_log", ", NULL")};
-static const struct pgstmt stmt_prune_consumed = {"prune_consumed", PRUNE("prune_consumed", "")};
+#define PRUNE(function)                                                                            \
+    "SELECT * FROM postrider." function                                                            \
+    "(clock_timestamp() - $1::bigint * interval '1 microsecond', $2::boolean)"
+static const struct pgstmt stmt_prune_outbox = {"prune_outbox", PRUNE("prune_outbox")};
+static const struct pgstmt stmt_prune_log = {"prune_log", PRUNE("prune_log")};
+static const struct pgstmt stmt_prune_consumed = {"prune_consumed", PRUNE("prune_consumed")};
 
 size_t
 janitor_databases(const struct config *c, const char **ret, size_t cap)

@@ -207,12 +207,16 @@ set_up(struct pgconn *conn, const struct pgconn_options *options, struct error *
 {
     int timeout =
         options->statement_timeout_ms ? options->statement_timeout_ms : STATEMENT_TIMEOUT_MS;
-    char sql[384];
+    char sql[512];
 
     conn->answer_timeout_ms = timeout + ANSWER_GRACE_MS;
-    /* What a commit of ours confirms is on disk, whatever is usual on that server. */
+    /*
+     * Whatever is usual on that server: what a commit of ours confirms is on disk, and each
+     * statement sees what was committed before it.
+     */
     snprintf(sql, sizeof(sql),
              "SET statement_timeout = %d; SET idle_in_transaction_session_timeout = 15000;"
+             " SET default_transaction_isolation = 'read committed';"
              " SELECT pg_catalog.set_config('synchronous_commit', 'on', false)"
              "  WHERE pg_catalog.current_setting('synchronous_commit') = 'off';%s",
              timeout, options->system_search_path ? " SET search_path = pg_catalog" : "");

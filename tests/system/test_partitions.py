@@ -1,8 +1,10 @@
 """Day partitions: made ahead, kept while needed, dropped only after a look under the lock."""
+import re
 import threading
 import time
 
 import psycopg2
+import pytest
 
 from conftest import OLD_ID, old_day, put_old, wait_until
 
@@ -90,6 +92,88 @@ def test_a_late_writer_in_an_old_day_loses_nothing(place):
     process = place.start("--only", "relays")
     wait_until(lambda: place.value("bus", "SELECT count(*) FROM postrider.log") == 1, what="the event")
     place.stop(process)
+
+
+def waits_for_lock(place):
+    return place.value("shop", "SELECT count(*) FROM pg_locks WHERE relation = 'postrider.outbox'::regclass AND NOT granted")
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_a_writer_that_commits_while_retention_waits_for_it_keeps_its_event(place, isolation):
+    """Looked at before the lock the day is empty; the event must be seen after it, whatever is usual on that server."""
+    old_day(place)
+    place.sql("shop", f"ALTER DATABASE {place.names['shop']} SET default_transaction_isolation = '{isolation}'")
+    writer = psycopg2.connect(place.dsns["shop"])
+    put_old(place, 1, writer)
+    place.sql("shop", "UPDATE postrider.lane SET done_snap = pg_current_snapshot()")
+    assert "would drop" in place.run("prune", "--dry-run", check=0).stdout
+    results = []
+    thread = threading.Thread(target=lambda: results.append(place.run("prune")))
+    thread.start()
+    wait_until(lambda: waits_for_lock(place), what="retention to wait")
+    writer.commit()
+    writer.close()
+    thread.join()
+    assert "kept, relay registrations-to-events has not published" in results[0].stdout, results[0].stderr
+    assert place.value("shop", "SELECT count(*) FROM postrider.outbox") == 1
+
+
+def test_a_transaction_in_the_way_is_named_and_the_rest_is_pruned(place):
+    old_day(place)
+    old_day(place, "log")
+    writer = psycopg2.connect(place.dsns["shop"], application_name="slow writer")
+    put_old(place, 1, writer)
+    place.sql("shop", "UPDATE postrider.lane SET done_snap = pg_current_snapshot()")
+    text = prune(place)
+    assert re.search(r"outbox_20230630: kept, in use by pid \d+ \(slow writer\)", text), text
+    assert "log_20230630: dropped" in text
+    writer.rollback()
+    writer.close()
+    assert "outbox_20230630: dropped" in prune(place)
+
+
+def test_a_day_that_is_held_is_looked_at_without_a_lock(place):
+    """Writers must not queue behind an hourly look that ends in nothing."""
+    old_day(place)
+    put_old(place, 1)
+    writer = psycopg2.connect(place.dsns["shop"])
+    put_old(place, 2, writer)
+    assert "kept, relay registrations-to-events has not published" in prune(place)
+    writer.rollback()
+    writer.close()
+
+
+def test_in_a_snapshot_nothing_is_dropped(place):
+    old_day(place)
+    place.sql("shop", "UPDATE postrider.lane SET done_snap = pg_current_snapshot()")
+    conn = psycopg2.connect(place.dsns["shop"])
+    conn.set_session(isolation_level="REPEATABLE READ")
+    with pytest.raises(psycopg2.Error) as caught:
+        conn.cursor().execute("SELECT postrider.prune_outbox(now(), false)")
+    assert caught.value.pgcode == "PR023"
+    conn.close()
+
+
+def test_a_relay_of_another_table_holds_nothing(place):
+    old_day(place)
+    put_old(place, 1)
+    place.sql("shop", "SELECT postrider.register_relay('mine', 'public.outbox', 'earliest', NULL)")
+    place.sql("shop", "UPDATE postrider.lane SET lane = (SELECT lane FROM postrider.outbox) WHERE relay = 2")
+    place.sql("shop", "UPDATE postrider.lane SET done_snap = pg_current_snapshot() WHERE relay = 1")
+    assert "outbox_20230630: dropped" in prune(place)
+
+
+def test_other_ids_are_refused_with_a_hint(place):
+    insert = ("INSERT INTO postrider.outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload) "
+              "VALUES (gen_random_uuid(), 't', 'a', 1, 'E', '{}')")
+    with pytest.raises(psycopg2.Error) as caught:
+        place.sql("shop", insert)
+    assert caught.value.pgcode == "23514" and caught.value.diag.constraint_name == "event_id_is_uuidv7"
+    with pytest.raises(psycopg2.Error) as caught:
+        place.sql("shop", "SELECT postrider.emit('t', 'a', 1, 'E', '{}', event_id => gen_random_uuid())")
+    assert caught.value.pgcode == "PR102" and "is no UUIDv7" in str(caught.value)
+    assert "postrider.uuidv7()" in caught.value.diag.message_hint and "mapped table" in caught.value.diag.message_hint
+    assert place.value("shop", "SELECT count(*) FROM postrider.outbox") == 0
 
 
 def test_dropping_a_day_of_the_log_raises_its_first_offset(place):
