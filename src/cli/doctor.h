@@ -20,6 +20,8 @@ enum doctor_number {
     DOCTOR_SCHEMA = 2,
     DOCTOR_CLUSTER = 3,
     DOCTOR_SEQUENCE = 4,
+    DOCTOR_AHEAD = 25,
+    DOCTOR_FUTURE = 26,
     DOCTOR_SKIPS = 40,
     DOCTOR_MAPPED = 41,
     DOCTOR_ROUTES = 42,

@@ -17,11 +17,6 @@
     "event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, body, "       \
     "content_type, headers, occurred_at"
 #define AGE(time) "justify_interval(date_trunc('second', clock_timestamp() - " time "))"
-/* As docs/guide/operations.md says it, "After a restore". */
-#define PUBLISH_AGAIN                                                                              \
-    "BEGIN; SET LOCAL ROLE postrider_owner; UPDATE postrider.lane SET done_snap = ''1:1:'', "      \
-    "open_snap = NULL, open_pos = 0; UPDATE postrider.outbox SET xid = DEFAULT; COMMIT"
-
 /* clang-format off */
 const struct doctor_check doctor_checks[] = {
     {5, DOCTOR_ANY, "schema as init left it",
@@ -171,22 +166,6 @@ const struct doctor_check doctor_checks[] = {
      " JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = x.indkey[0]"
      " WHERE m.amname = 'btree' AND a.attname = 'id'"
      "  AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = x.indexrelid) ORDER BY 1 LIMIT 10"}},
-    {25, DOCTOR_OUTBOX, "positions and the server's transactions",
-     "a position of another cluster takes events for published that are not",
-     DOCTOR_NO_NAMES, {"doctor_ahead",
-     "SELECT format('relay %s: the position of lane %s (%s) is ahead of the server''s transactions (%s)', r.name,"
-     "  min(l.lane), (array_agg(l.done_snap ORDER BY l.lane))[1], pg_current_snapshot()),"
-     "  '" PUBLISH_AGAIN "', true"
-     " FROM postrider.relay r JOIN postrider.lane l USING (relay)"
-     " WHERE pg_snapshot_xmax(l.done_snap) > pg_snapshot_xmax(pg_current_snapshot())"
-     "  OR pg_snapshot_xmax(l.open_snap) > pg_snapshot_xmax(pg_current_snapshot()) GROUP BY r.name"}},
-    {26, DOCTOR_OUTBOX, "events and the server's transactions",
-     "an event with a transaction of another cluster is never published, or only when the server gets there",
-     DOCTOR_NO_NAMES, {"doctor_future",
-     "SELECT format('event %s was written by transaction %s, the server is at %s', o.event_id, o.xid,"
-     "  pg_current_snapshot()), '" PUBLISH_AGAIN "', true"
-     " FROM (SELECT event_id, xid FROM postrider.outbox"
-     "  WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) ORDER BY xid LIMIT 1) o"}},
     {27, DOCTOR_OUTBOX, "relays of the configuration",
      "a relay begins where it was registered to begin",
      DOCTOR_RELAYS, {"doctor_unregistered",

@@ -5,6 +5,7 @@
 #include "cli/doctor.h"
 #include "consume/consumer.h"
 #include "consume/intake.h"
+#include "pg/regression.h"
 #include "pg/schema.h"
 #include "source/mark/mark.h"
 
@@ -94,9 +95,34 @@ check_mapped(struct doctor *d, struct pgconn *conn, const struct outbox_config *
     mark_free(mark);
 }
 
+/* As docs/guide/operations.md says it, "After a restore". */
+static void
+check_regression(struct doctor *d, struct pgconn *conn)
+{
+    static const char remedy[] =
+        "BEGIN; SET LOCAL ROLE postrider_owner; UPDATE postrider.lane SET done_snap = '1:1:', "
+        "open_snap = NULL, open_pos = 0; UPDATE postrider.outbox SET xid = DEFAULT; COMMIT";
+    static const char positions[] = "positions and the server's transactions";
+    static const char events[] = "events and the server's transactions";
+    struct error err;
+
+    if (regression_check_positions(conn, NULL, &err))
+        doctor_ok(d, DOCTOR_AHEAD, positions);
+    else
+        doctor_finding(d, DOCTOR_AHEAD, positions, true, err.text,
+                       "a position of another server takes events for published that are not",
+                       remedy);
+    if (regression_check_events(conn, &err))
+        doctor_ok(d, DOCTOR_FUTURE, events);
+    else
+        doctor_finding(d, DOCTOR_FUTURE, events, true, err.text,
+                       "it is not published before the server's transactions get there", remedy);
+}
+
 void
 doctor_outboxes(struct doctor *d, struct pgconn *conn, const char *dsn)
 {
+    check_regression(d, conn);
     for (size_t i = 0; i < d->config->outbox_count; i++) {
         const struct outbox_config *outbox = &d->config->outboxes[i];
         if (strcmp(outbox->database, dsn) != 0)

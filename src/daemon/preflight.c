@@ -2,6 +2,7 @@
 
 #include "consume/consumer.h"
 #include "pg/pgconn.h"
+#include "pg/regression.h"
 #include "pg/schema.h"
 #include "relay/worker.h"
 #include "transport/transport.h"
@@ -59,12 +60,27 @@ check_destination(const struct destination_config *d, struct error *err)
     return true;
 }
 
+/* Better not to begin than to stop at the first window. */
+static bool
+check_positions(const struct relay_config *r, struct error *err)
+{
+    struct pgconn_options options = {.purpose = r->name, .system_search_path = true};
+    struct pgconn *conn = NULL;
+    bool ok = r->outbox->table || (pgconn_open(r->outbox->database, &options, &conn, err) &&
+                                   regression_check_positions(conn, r->name, err) &&
+                                   regression_check_events(conn, err));
+
+    pgconn_close(conn);
+    return ok;
+}
+
 bool
 preflight(const struct config *config, bool relays, bool consumers, struct error *err)
 {
     for (size_t i = 0; relays && i < config->relay_count; i++) {
         const struct relay_config *r = &config->relays[i];
-        if (!relay_check(r, err) || !check_destination(r->destination, err))
+        if (!relay_check(r, err) || !check_positions(r, err) ||
+            !check_destination(r->destination, err))
             return false;
     }
     for (size_t i = 0; consumers && i < config->consumer_count; i++) {

@@ -300,7 +300,7 @@ def test_positions_ahead_of_the_server(place):
 def test_events_ahead_of_the_server(place):
     place.emit("a", 1)
     place.sql("shop", "UPDATE postrider.outbox SET xid = '99999999'")
-    mend(place, finding(place, 26, "was written by transaction 99999999"))
+    mend(place, finding(place, 26, "was written by transaction 99999999, which is ahead"))
     is_well(place)
     process = place.start("--only", "relays")
     wait_until(lambda: len(published(place)) == 1, what="the event")

@@ -115,8 +115,25 @@ def test_port_in_use(place):
 
 def test_positions_ahead_of_the_server(place):
     """A dump loaded into a younger cluster: its transactions have lower numbers than the positions."""
+    place.emit("a", 1)
     place.sql("shop", "UPDATE postrider.lane SET done_snap = '99999999:99999999:'")
+    fails(place, 1, "is ahead of the server's transactions")
+    assert place.value("bus", "SELECT count(*) FROM postrider.log") == 0
+
+
+def test_events_ahead_of_the_server(place):
+    place.emit("a", 1)
+    place.sql("shop", "UPDATE postrider.outbox SET xid = '99999999'")
+    fails(place, 1, "was written by transaction 99999999, which is ahead of the server's transactions")
+
+
+def test_a_position_that_gets_ahead_while_it_runs(place):
+    """The server was set back under a running relay: what it reads of its lanes when it comes again is refused."""
     process = place.start("--only", "relays")
+    wait_until(lambda: place.value("shop", "SELECT count(owner) FROM postrider.lane") == 16, what="its lanes")
+    place.sql("shop", "UPDATE postrider.lane SET done_snap = '99999999:99999999:'")
+    place.sql("shop", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'postrider %' "
+              "AND datname = current_database()")
     place.emit("a", 1)
     wait_until(lambda: "relay.xid_regression" in process.log.read_text(), what="the refusal")
     assert place.value("bus", "SELECT count(*) FROM postrider.log") == 0
