@@ -8,6 +8,7 @@
 #include "pg/regression.h"
 #include "pg/schema.h"
 #include "source/mark/mark.h"
+#include "transport/transport.h"
 
 static bool
 query_texts(struct pgconn *conn, const struct pgstmt *stmt, const char *a, const char *b,
@@ -197,31 +198,98 @@ check_asked(struct doctor *d, const struct relay_config *r, const char *topic, i
     return false;
 }
 
-static void
-check_routes(struct doctor *d, struct pgconn *conn, const struct relay_config *r)
+/* A log in PostgreSQL: asked by SQL, since its transport makes a topic that is not there. */
+static bool
+check_log(struct doctor *d, const struct relay_config *r, const PGresult *routes)
 {
     struct pgconn_options options = {.purpose = "doctor", .system_search_path = true};
     struct pgconn *bus = NULL;
-    PGresult *res = NULL;
     struct error err;
     bool ok = true;
 
-    if (!query_texts(conn, &stmt_routes, r->name, NULL, &res, &err) ||
-        (r->destination->database &&
-         (!pgconn_open(r->destination->database, &options, &bus, &err) ||
-          !schema_check(bus, &err)))) {
+    if (!pgconn_open(r->destination->database, &options, &bus, &err) || !schema_check(bus, &err)) {
         doctor_error(d, DOCTOR_ROUTES, routes_name, routes_why, &err);
         ok = false;
     }
-    for (int row = 0; ok && row < PQntuples(res); row++) {
-        const char *topic = PQgetvalue(res, row, 0);
-        int fixed = (int) pgresult_i64(res, row, 1);
-        ok = check_asked(d, r, topic, fixed) && (!bus || check_topic(d, bus, topic, fixed));
+    for (int row = 0; ok && row < PQntuples(routes); row++)
+        ok = check_topic(d, bus, PQgetvalue(routes, row, 0), (int) pgresult_i64(routes, row, 1));
+    pgconn_close(bus);
+    return ok;
+}
+
+/* `fixed`: 0 before the first event.  More partitions than that stay empty, which is for
+ * information. */
+static bool
+ask_broker(struct doctor *d, struct transport *t, const char *topic, int fixed)
+{
+    char what[512];
+    struct error err;
+    int has = 0;
+
+    if (!t->ops->topic(t, topic, &has, &err) ||
+        (has < fixed && !t->ops->topic(t, topic, &fixed, &err))) {
+        doctor_error(d, DOCTOR_ROUTES, routes_name, routes_why, &err);
+        return false;
     }
+    if (fixed == 0 || has == fixed)
+        return true;
+    snprintf(what, sizeof(what), "topic %s was begun with %d partitions and has %d now", topic,
+             fixed, has);
+    doctor_finding(d, DOCTOR_ROUTES, routes_name, false, what, routes_why,
+                   "nothing: the relay keeps to those it began with; for more, use a new topic");
+    return false;
+}
+
+/* A broker that never makes a topic by itself is asked as the relay asks it, in its words. */
+static bool
+check_broker(struct doctor *d, const struct relay_config *r, const PGresult *routes)
+{
+    const struct destination_config *to = r->destination;
+    const struct transport_ops *ops = transport_find(to->transport);
+    struct transport *t = NULL;
+    struct error err;
+    bool ok = true;
+
+    if (!ops) {
+        error_set_exit(&err, ERR_STOP, EXIT_CONFIG, "config.transport",
+                       "destination %s: this program was built without transport %s", to->name,
+                       to->transport);
+        error_hint(&err, "build it with -D%s=enabled, or install a package that has it",
+                   to->transport);
+    }
+    if (!ops || !ops->open(to, "doctor", NULL, &t, &err)) {
+        doctor_error(d, DOCTOR_ROUTES, routes_name, routes_why, &err);
+        return false;
+    }
+    for (int row = 0; ok && row < PQntuples(routes); row++)
+        ok = ask_broker(d, t, PQgetvalue(routes, row, 0), (int) pgresult_i64(routes, row, 1));
+    /* Before the first event only a topic that has one name can be asked for. */
+    if (PQntuples(routes) == 0 && !strchr(to->topic, '{'))
+        ok = ask_broker(d, t, to->topic, to->partitions);
+    t->ops->close(t);
+    return ok;
+}
+
+static void
+check_routes(struct doctor *d, struct pgconn *conn, const struct relay_config *r)
+{
+    PGresult *res;
+    struct error err;
+    bool ok = true;
+
+    if (!query_texts(conn, &stmt_routes, r->name, NULL, &res, &err)) {
+        doctor_error(d, DOCTOR_ROUTES, routes_name, routes_why, &err);
+        return;
+    }
+    for (int row = 0; ok && row < PQntuples(res); row++)
+        ok = check_asked(d, r, PQgetvalue(res, row, 0), (int) pgresult_i64(res, row, 1));
+    if (ok && r->destination->database)
+        ok = check_log(d, r, res);
+    else if (ok && r->destination->bootstrap)
+        ok = check_broker(d, r, res);
     if (ok)
         doctor_ok(d, DOCTOR_ROUTES, routes_name);
     PQclear(res);
-    pgconn_close(bus);
 }
 
 void

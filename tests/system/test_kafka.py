@@ -1,4 +1,5 @@
 """The relay to a real Kafka: order, bytes, and every way a broker or a topic can fail."""
+import json
 import os
 import signal
 import time
@@ -343,3 +344,31 @@ relays: {{to-kafka: {{outbox: registrations, destination: events}}}}
     place.run("init", check=0)
     done = place.run("run", "--only", "relays")
     assert done.returncode == 78 and "lingre.ms" in done.stderr
+
+
+def test_doctor_asks_the_broker(place, kafka, topic):
+    def found():
+        done = place.run("doctor", "--json")
+        return done.returncode, [row for row in json.loads(done.stdout) if row["number"] == 42]
+    to_kafka(place, kafka, topic)
+    code, (row,) = found()
+    assert code != 0 and row["result"] == "MEND" and topic in row["what"] and row["remedy"]
+    kafka.create(topic, 4)
+    assert found()[0] == 0
+    process = place.start("--only", "relays")
+    emit_many(place, 3, 1)
+    wait_until(lambda: len(kafka.read(topic)) == 3, what="the events")
+    place.stop(process)
+    assert found()[1][0]["result"] == "ok"
+    kafka.add_partitions(topic, 6)
+    kafka.wait_topic(topic, 6)
+    code, (row,) = found()
+    assert code == 0 and row["result"] == "note" and "begun with 4 partitions and has 6" in row["what"] and row["remedy"]
+    kafka.delete(topic)
+    kafka.create(topic, 2)
+    code, (row,) = found()
+    assert code == 1 and row["result"] == "MEND" and "has 2 partitions, it was begun with 4" in row["what"]
+    assert "make it again with 4" in row["remedy"]
+    place.config.write_text(place.config.read_text().replace(kafka.bootstrap, "127.0.0.1:1"))
+    code, (row,) = found()
+    assert code == 69 and row["result"] == "MEND"
