@@ -1,5 +1,6 @@
 #include "core/strbuf.h"
 
+#include <endian.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,24 +78,22 @@ strbuf_addf(struct strbuf *buf, const char *fmt, ...)
 void
 strbuf_add_u16(struct strbuf *buf, uint16_t value)
 {
-    char *at = strbuf_extend(buf, 2);
-
-    at[0] = (char) (value >> 8);
-    at[1] = (char) value;
+    value = htobe16(value);
+    memcpy(strbuf_extend(buf, sizeof(value)), &value, sizeof(value));
 }
 
 void
 strbuf_add_u32(struct strbuf *buf, uint32_t value)
 {
-    strbuf_add_u16(buf, (uint16_t) (value >> 16));
-    strbuf_add_u16(buf, (uint16_t) value);
+    value = htobe32(value);
+    memcpy(strbuf_extend(buf, sizeof(value)), &value, sizeof(value));
 }
 
 void
 strbuf_add_u64(struct strbuf *buf, uint64_t value)
 {
-    strbuf_add_u32(buf, (uint32_t) (value >> 32));
-    strbuf_add_u32(buf, (uint32_t) value);
+    value = htobe64(value);
+    memcpy(strbuf_extend(buf, sizeof(value)), &value, sizeof(value));
 }
 
 void

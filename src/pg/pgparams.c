@@ -1,8 +1,16 @@
 #include "pg/pgparams.h"
 
+#include <endian.h>
 #include <string.h>
 
 #include "core/error.h"
+
+enum { PGARRAY_HEADER = 20 }; /* bytes kept free before the elements of an array */
+
+struct binary {
+    const char *data;
+    size_t len;
+};
 
 static void
 add(struct pgparams *p, const char *value, size_t len, int format)
@@ -73,6 +81,7 @@ pgarray_start(struct pgarray *a, unsigned element)
     a->count = 0;
     a->has_null = false;
     strbuf_reset(&a->data);
+    strbuf_extend(&a->data, PGARRAY_HEADER);
 }
 
 void
@@ -142,49 +151,52 @@ pgarray_release(struct pgarray *a)
     strbuf_release(&a->data);
 }
 
-/* ndim, has-null flag, element type, then its length and lower bound unless it is empty. */
-static size_t
-put_header(char *at, const struct pgarray *a)
+/*
+ * The array's binary form where it lies: ndim, has-null flag and element type stand before
+ * its elements, and its length and lower bound too unless it is empty.
+ */
+static struct binary
+whole(const struct pgarray *a)
 {
     const uint32_t fields[] = {a->count > 0, a->has_null, a->element, (uint32_t) a->count, 1};
-    size_t count = a->count > 0 ? 5 : 3;
+    size_t header = a->count > 0 ? PGARRAY_HEADER : PGARRAY_HEADER - 8;
+    char *at = a->data.data + PGARRAY_HEADER - header;
 
-    for (size_t i = 0; i < count; i++)
-        for (size_t byte = 0; byte < 4; byte++)
-            at[i * 4 + byte] = (char) (fields[i] >> (24 - 8 * byte));
-    return count * 4;
+    PR_CHECK(a->data.len >= PGARRAY_HEADER);
+    for (size_t i = 0; i < header / 4; i++) {
+        uint32_t field = htobe32(fields[i]);
+        memcpy(at + i * 4, &field, 4);
+    }
+    return (struct binary){at, a->data.len - PGARRAY_HEADER + header};
 }
 
 size_t
 pgarray_size(const struct pgarray *a)
 {
-    return a->data.len + (a->count > 0 ? 20 : 12);
-}
-
-static void
-put(char *at, const struct pgarray *a)
-{
-    size_t header = put_header(at, a);
-
-    if (a->data.len > 0)
-        memcpy(at + header, a->data.data, a->data.len);
+    return a->count > 0 ? a->data.len : PGARRAY_HEADER - 8;
 }
 
 void
 pgarray_append_field(struct strbuf *out, const struct pgarray *a)
 {
-    size_t size = pgarray_size(a);
+    struct binary binary = whole(a);
 
-    strbuf_add_u32(out, (uint32_t) size);
-    put(strbuf_extend(out, size), a);
+    strbuf_add_u32(out, (uint32_t) binary.len);
+    strbuf_add(out, binary.data, binary.len);
 }
 
 void
 pgparams_array(struct pgparams *p, const struct pgarray *a)
 {
-    size_t size = pgarray_size(a);
-    char *at = arena_alloc(p->arena, size);
+    struct binary binary = whole(a);
 
-    put(at, a);
-    add(p, at, size, 1);
+    add(p, arena_dup(p->arena, binary.data, binary.len), binary.len, 1);
+}
+
+void
+pgparams_array_lent(struct pgparams *p, const struct pgarray *a)
+{
+    struct binary binary = whole(a);
+
+    add(p, binary.data, binary.len, 1);
 }

@@ -55,7 +55,7 @@ void pgparams_i16(struct pgparams *p, int16_t value);
 void pgparams_uuid(struct pgparams *p, const struct uuid *id);
 void pgparams_bytes(struct pgparams *p, const void *data, size_t len); /* lent; bytea */
 
-/* A one-dimensional array under construction; the element bytes lie in `data`. */
+/* A one-dimensional array under construction; pgarray_start() comes first. */
 struct pgarray {
     unsigned element; /* enum pg_type, or a composite's own number */
     int count;
@@ -76,6 +76,8 @@ void pgarray_release(struct pgarray *a);
 
 /* The array as a parameter; the bytes are copied into the arena. */
 void pgparams_array(struct pgparams *p, const struct pgarray *a);
+/* The same, lent: it must not change until the statement has been sent. */
+void pgparams_array_lent(struct pgparams *p, const struct pgarray *a);
 
 /* Bytes of the array's binary form. */
 size_t pgarray_size(const struct pgarray *a);

@@ -1,6 +1,5 @@
 #include "relay/encoder.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +24,25 @@ static void
 add_header(struct message *m, struct header *list, const char *name, const char *value)
 {
     list[m->header_count++] = (struct header){name, {value, strlen(value)}};
+}
+
+/* Every message has five numbers, and printf() would be a third of the work of making it. */
+static void
+add_number(struct message *m, struct header *list, const char *name, int64_t value, int width,
+           struct arena *arena)
+{
+    enum { MOST = 24 };
+    char *end = (char *) arena_alloc(arena, MOST) + MOST, *at = end;
+    uint64_t rest = value < 0 ? -(uint64_t) value : (uint64_t) value;
+
+    do
+        *--at = (char) ('0' + rest % 10);
+    while ((rest /= 10) > 0);
+    while (end - at < width)
+        *--at = '0';
+    if (value < 0)
+        *--at = '-';
+    list[m->header_count++] = (struct header){name, {at, (size_t) (end - at)}};
 }
 
 /* What is no string travels as its JSON text, so that nothing is lost on the way. */
@@ -63,7 +81,7 @@ encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, i
     json_t *own = row->headers ? json_loads(row->headers, JSON_DECODE_ANY, NULL) : NULL;
     size_t own_count = json_is_object(own) ? json_object_size(own) : 0;
     struct header *list = arena_alloc(arena, sizeof(*list) * (OUR_HEADERS + own_count));
-    char id[UUID_TEXT];
+    char *id = arena_alloc(arena, UUID_TEXT);
 
     uuid_format(&row->event_id, id);
     *ret = (struct message){
@@ -74,18 +92,18 @@ encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, i
         .lane = row->lane,
         .epoch = epoch,
     };
-    add_header(ret, list, "postrider-id", arena_strdup(arena, id));
+    add_header(ret, list, "postrider-id", id);
     add_header(ret, list, "postrider-type", row->event_type);
     add_header(ret, list, "postrider-aggregate-type", row->aggregate_type);
     add_header(ret, list, "postrider-aggregate-id", row->aggregate_id);
-    add_header(ret, list, "postrider-version", arena_printf(arena, "%" PRId64, row->version));
+    add_number(ret, list, "postrider-version", row->version, 1, arena);
     if (prev >= 0)
-        add_header(ret, list, "postrider-prev", arena_printf(arena, "%" PRId64, prev));
+        add_number(ret, list, "postrider-prev", prev, 1, arena);
     add_header(ret, list, "postrider-occurred-at", encode_time(row->occurred_at_us, arena));
     add_header(ret, list, "postrider-relay", relay);
-    add_header(ret, list, "postrider-lane", arena_printf(arena, "%d", row->lane));
-    add_header(ret, list, "postrider-epoch", arena_printf(arena, "%" PRId64, epoch));
-    add_header(ret, list, "postrider-sequence", arena_printf(arena, "%020" PRId64, row->id));
+    add_number(ret, list, "postrider-lane", row->lane, 1, arena);
+    add_number(ret, list, "postrider-epoch", epoch, 1, arena);
+    add_number(ret, list, "postrider-sequence", row->id, 20, arena);
     add_header(ret, list, "content-type", row->content_type);
     if (own_count > 0)
         add_own_headers(ret, list, own, arena);

@@ -61,6 +61,13 @@ headers_tell_everything_and_the_body_is_untouched(void **state)
     assert_ptr_equal(m.body.data, r.body);
     assert_int_equal(m.body.len, 8);
     assert_memory_equal(m.key.data, "r1", m.key.len);
+    r.version = INT64_MAX;
+    r.id = INT64_MAX;
+    encode_message(&r, "orders", INT64_MIN, 0, &arena, &m);
+    assert_string_equal(header(&m, "postrider-version"), "9223372036854775807");
+    assert_string_equal(header(&m, "postrider-prev"), "0");
+    assert_string_equal(header(&m, "postrider-epoch"), "-9223372036854775808");
+    assert_string_equal(header(&m, "postrider-sequence"), "09223372036854775807");
     arena_release(&arena);
 }
 

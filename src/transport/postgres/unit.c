@@ -148,9 +148,9 @@ static void
 start_columns(struct unit *unit)
 {
     const unsigned types[COLUMNS] = {
-        [TOPICS] = PG_TEXT,          [PARTS] = PG_INT4,     [COUNTS] = PG_INT4,
-        [KEYS] = PG_BYTEA,           [EVENT_IDS] = PG_UUID, [NAMES] = unit->names_type,
-        [NAMES_OF] = PG_INT2,        [BODIES] = PG_BYTEA,   [VALUES] = unit->values_type,
+        [TOPICS] = PG_TEXT,   [PARTS] = PG_INT4,     [COUNTS] = PG_INT4,
+        [KEYS] = PG_BYTEA,    [EVENT_IDS] = PG_UUID, [NAMES] = unit->names_type,
+        [NAMES_OF] = PG_INT2, [BODIES] = PG_BYTEA,   [VALUES] = unit->values_type,
     };
 
     for (int i = 0; i < COLUMNS; i++)
@@ -250,5 +250,5 @@ unit_params(struct unit *unit, const struct uuid *writer, struct pgparams *p)
     pgparams_uuid(p, writer);
     add_lanes(unit, p);
     for (int i = 0; i < COLUMNS; i++)
-        pgparams_array(p, &unit->columns[i]);
+        pgparams_array_lent(p, &unit->columns[i]);
 }

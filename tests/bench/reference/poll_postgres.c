@@ -236,7 +236,7 @@ main(int argc, char **argv)
     PGresult *res;
 
     topic = argv[3];
-    partitions = atoi(argv[4]);
+    partitions = (int) strtol(argv[4], NULL, 10);
     prepare(bus);
     ranges_open(&ranges, argv[1]);
     while ((res = ranges_take(&ranges))) {
