@@ -31,7 +31,34 @@ struct pgconn {
     int stop_fd, stop_grace_ms;
     int64_t cancel_at_us; /* 0: not told to stop */
     bool stopped;         /* a statement was cancelled for it */
+    struct pgconn *next;  /* in `asked` */
 };
+
+/*
+ * Connections of this thread with an answer on its way.  A big answer does not fit the
+ * sockets' buffers: the server would stand still until somebody reads.  So whoever waits
+ * for another connection takes in meanwhile what comes here.
+ */
+static _Thread_local struct pgconn *asked;
+
+static void
+asked_remove(struct pgconn *conn)
+{
+    for (struct pgconn **at = &asked; *at; at = &(*at)->next) {
+        if (*at == conn) {
+            *at = conn->next;
+            return;
+        }
+    }
+}
+
+static void
+asked_add(struct pgconn *conn)
+{
+    asked_remove(conn);
+    conn->next = asked;
+    asked = conn;
+}
 
 /* ------------------------------------------------------------------ waiting */
 
@@ -268,6 +295,7 @@ pgconn_close(struct pgconn *conn)
 {
     if (!conn)
         return;
+    asked_remove(conn);
     PQfreeCancel(conn->cancel);
     PQfinish(conn->pg);
     free(conn->prepared);
@@ -460,9 +488,41 @@ pgconn_send(struct pgconn *conn, const struct pgstmt *stmt, const struct pgparam
     if (!pgconn_prepare(conn, stmt, err) || !send_prepared(conn, stmt, params, err))
         return false;
     conn->sent = stmt;
+    asked_add(conn);
     if (PQflush(conn->pg) < 0)
         return lost(conn, "sending", err);
     return true;
+}
+
+/* wait_socket() for this connection's answer that takes in those of others. */
+static bool
+wait_beside_others(const struct pgconn *conn, short events, int64_t until_us)
+{
+    enum { MOST = 4 };
+    struct pgconn *others[MOST];
+    struct pollfd fds[MOST + 1] = {{.fd = PQsocket(conn->pg), .events = events}};
+
+    for (;;) {
+        int count = 0;
+        for (struct pgconn *other = asked; other && count < MOST; other = other->next) {
+            if (other == conn)
+                continue;
+            others[count++] = other;
+            fds[count] = (struct pollfd){.fd = PQsocket(other->pg), .events = POLLIN};
+        }
+        int64_t left_us = until_us - clock_mono_us();
+        if (left_us <= 0 || fds[0].fd < 0)
+            return false;
+        int n = poll(fds, (nfds_t) count + 1, (int) (left_us / 1000 + 1));
+        if (n < 0 && errno != EINTR)
+            return false;
+        /* What is wrong with another connection is told where its answer is waited for. */
+        for (int i = 0; n > 0 && i < count; i++)
+            if (fds[i + 1].revents && (!PQconsumeInput(others[i]->pg) || !PQisBusy(others[i]->pg)))
+                asked_remove(others[i]);
+        if (n > 0 && fds[0].revents)
+            return true;
+    }
 }
 
 bool
@@ -473,7 +533,7 @@ pgconn_wait(struct pgconn *conn, int64_t until_us)
         /* A broken connection is news, too: pgconn_receive() then tells. */
         if (unsent < 0 || !PQconsumeInput(conn->pg) || !PQisBusy(conn->pg))
             return true;
-        if (!wait_socket(conn->pg, unsent ? POLLIN | POLLOUT : POLLIN, until_us))
+        if (!wait_beside_others(conn, unsent ? POLLIN | POLLOUT : POLLIN, until_us))
             return false;
     }
 }
@@ -483,6 +543,7 @@ pgconn_receive(struct pgconn *conn, PGresult **ret, struct error *err)
 {
     PGresult *res = collect(conn, err);
 
+    asked_remove(conn);
     *ret = NULL;
     return res && judge(conn, res, conn->sent->name, ret, err);
 }
