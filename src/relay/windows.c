@@ -14,6 +14,7 @@ enum {
     FIRST_RANGE = 8000,        /* ids in the first range of a big window … */
     MOST_RANGE = 2000000,      /* … and in the widest, where few rows are ours */
     WANTED_ROWS = 5000,
+    WIDE_RANGES = 8, /* so many readings with a byte budget after a wide row */
 };
 
 /* ------------------------------------------------------------------ loads */
@@ -221,6 +222,7 @@ struct big {
     int64_t settled; /* ids up to here are published */
     int64_t end;     /* the highest id of the window */
     int64_t range;   /* ids in one reading */
+    int wide;        /* so many readings more are to expect wide rows */
     int64_t wrote_us;
 };
 
@@ -255,11 +257,13 @@ ask_range(struct relay_worker *w, struct big *big, struct load *load, struct err
                                      .done = &big->done,
                                      .open = &big->open,
                                      .filter = &w->config->filter,
-                                     .after = big->asked};
+                                     .after = big->asked,
+                                     .wide = big->wide > 0};
 
     drop_load(load);
     if (big->asked >= big->end || w->stopping.by_us)
         return true;
+    big->wide -= big->wide > 0;
     load->end = big->end - big->asked > big->range ? big->asked + big->range : big->end;
     request.up_to = load->end;
     w->reading = true;
@@ -272,8 +276,10 @@ static void
 adapt(struct big *big, struct load *load)
 {
     if (load->rows.cut)
-        load->end = load->rows.rows[load->rows.count - 1].id;
-    if (load->rows.cut)
+        load->end = load->rows.count > 0 ? load->rows.rows[load->rows.count - 1].id : big->asked;
+    if (load->rows.wide)
+        big->wide = WIDE_RANGES;
+    else if (load->rows.cut)
         big->range = big->range > 200 ? big->range / 2 : 100;
     else if (load->rows.count < WANTED_ROWS / 2 && big->range < MOST_RANGE)
         big->range *= 2;

@@ -311,6 +311,25 @@ relays: {{registrations-to-events: {{outbox: registrations, destination: events}
     wait_until(lambda: '"postrider-version":"1"' in process.log.read_text(), what="the line")
 
 
+def test_a_big_window_with_narrow_and_wide_rows_is_whole_and_in_order(place):
+    """Wide ones stand first, alone, in rows of many, and last; all of 2 streams."""
+    place.sql("shop", """INSERT INTO postrider.outbox (aggregate_type, aggregate_id, aggregate_version, event_type, body)
+        SELECT 'registration', 'a' || n % 2, n, 'E',
+               CASE WHEN n IN (1, 2, 700) OR n BETWEEN 9000 AND 9040 OR n = 30000
+                    THEN decode((SELECT string_agg(md5(n::text || i), '') FROM generate_series(1, 1000 + n % 2 * 30000) i), 'hex')
+                    ELSE 'x' END
+        FROM generate_series(1, 30000) n""")
+    place.start("--only", "relays")
+    wait_until(lambda: place.sql("bus", "SELECT count(*) FROM postrider.log") == [(30000,)], what="all events")
+    assert place.sql("bus", """SELECT count(*), count(DISTINCT event_id), bool_and(version > before)
+        FROM (SELECT event_id, version, lag(version, 1, 0) OVER (PARTITION BY key ORDER BY off) AS before
+              FROM (SELECT *, convert_from(header_values[5], 'UTF8')::int AS version FROM postrider.log) l) v""") == [
+        (30000, 30000, True)]
+    sizes = place.sql("bus", """SELECT convert_from(header_values[5], 'UTF8')::int, length(body) FROM postrider.log
+        WHERE length(body) > 1 ORDER BY 1""")
+    assert sizes == [(n, 16 * (1000 + n % 2 * 30000)) for n in [1, 2, 700, *range(9000, 9041), 30000]]
+
+
 def append_sql(writer, epoch=1, topics="'{registration}'", parts="'{0}'", counts="'{1}'", keys="'{k}'"):
     """A call of log_append() from lane 0; as many messages as keys, without headers."""
     each = f"FROM unnest({keys}::text[]) k"

@@ -56,16 +56,31 @@ static const struct pgstmt stmt_window = {
 };
 
 /*
- * $7 and $8 are the id range.  The other conditions are wrapped so that no index but
- * the BRIN on id can serve them.
+ * $7 and $8 are the id range, $9 the limit.  The other conditions are wrapped so that no
+ * index but the BRIN on id can serve them.
  */
+#define RANGE                                                                                      \
+    " FROM postrider.outbox WHERE id > $7::bigint AND id <= $8::bigint"                            \
+    "   AND ((xid >= $2::xid8 AND pg_visible_in_snapshot(xid, $3::pg_snapshot))"                   \
+    "        OR xid = ANY ($4::xid8[])) IS TRUE"                                                   \
+    "   AND (lane = ANY ($1::smallint[])) IS TRUE" PASSES_FILTER
+
 static const struct pgstmt stmt_range = {
     "window_range",
-    READ_BOUNDED("SELECT " ROW_COLUMNS ", " ROW_SIZE " FROM postrider.outbox"
-                 " WHERE id > $7::bigint AND id <= $8::bigint"
-                 "   AND ((xid >= $2::xid8 AND pg_visible_in_snapshot(xid, $3::pg_snapshot))"
-                 "        OR xid = ANY ($4::xid8[])) IS TRUE"
-                 "   AND (lane = ANY ($1::smallint[])) IS TRUE" PASSES_FILTER),
+    READ_BOUNDED("SELECT " ROW_COLUMNS ", " ROW_SIZE RANGE) " LIMIT $9::bigint",
+};
+
+/*
+ * The running sum costs as much as half of the reading.  Where all rows are narrow the
+ * limit alone keeps a reading small; the content of a wide one is withheld.
+ */
+#define NARROW "coalesce(pg_column_size(payload), 0) + coalesce(pg_column_size(body), 0) <= 1600"
+static const struct pgstmt stmt_range_narrow = {
+    "window_range_narrow",
+    "SELECT id, lane, event_id, aggregate_type, aggregate_id, aggregate_version, event_type,"
+    " CASE WHEN " NARROW " THEN payload::text END, CASE WHEN " NARROW " THEN body END,"
+    " content_type, headers::text, occurred_at, inserted_at, 0::bigint" RANGE
+    " ORDER BY id LIMIT $9::bigint",
 };
 
 const struct pgstmt window_prev = {
@@ -344,9 +359,23 @@ window_range_send(struct pgconn *conn, const struct window_request *request, str
     add_window(&p, request);
     pgparams_i64(&p, request->after);
     pgparams_i64(&p, request->up_to);
-    bool ok = pgconn_send(conn, &stmt_range, &p, err);
+    pgparams_i64(&p, RANGE_LIMIT + 1);
+    bool ok = pgconn_send(conn, request->wide ? &stmt_range : &stmt_range_narrow, &p, err);
     arena_release(&arena);
     return ok;
+}
+
+/* Nothing from the first row on whose content was withheld. */
+static void
+cut_at_wide(struct window_rows *rows)
+{
+    for (int n = 0; n < rows->count; n++) {
+        if (!PQgetisnull(rows->result, n, 7) || !PQgetisnull(rows->result, n, 8))
+            continue;
+        rows->count = n;
+        rows->cut = rows->wide = true;
+        return;
+    }
 }
 
 bool
@@ -358,7 +387,8 @@ window_range_receive(struct pgconn *conn, struct arena *arena, struct window_row
     *ret = (struct window_rows){0};
     if (!pgconn_receive(conn, &res, err))
         return false;
-    window_take_rows(res, INT32_MAX, arena, ret);
+    window_take_rows(res, RANGE_LIMIT, arena, ret);
+    cut_at_wide(ret);
     return true;
 }
 

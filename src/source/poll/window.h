@@ -45,7 +45,8 @@ struct window_rows {
     PGresult *result;
     struct outbox_row *rows; /* in the arena given */
     int count;
-    bool cut; /* the limit or the byte budget ended it: there is more behind the last row */
+    bool cut;  /* the limit or the byte budget ended it: there is more behind the last row */
+    bool wide; /* cut before a row that only a request for wide ones reads; maybe no row is left */
 };
 
 /*
@@ -83,6 +84,7 @@ struct window_request {
     const struct filter_config *filter;
     int64_t after; /* big windows: ids above this … */
     int64_t up_to; /* … up to this */
+    bool wide;     /* rows may be of any size: a byte budget is kept, which is slower */
 };
 
 /* A window that is thought to be small: at most WINDOW_LIMIT rows, then `cut`. */
@@ -119,6 +121,8 @@ struct parked_rows {
 bool window_read_parked(struct pgconn *conn, int16_t relay, const char *aggregate_type,
                         const char *aggregate_id, struct arena *arena, struct parked_rows *ret,
                         struct error *err) PR_MUSTCHECK;
+
+enum { RANGE_LIMIT = 10000 }; /* rows of one reading of a big window, then `cut` */
 
 /*
  * Big windows.  Between window_big_begin and _end the session plans for id ranges;
