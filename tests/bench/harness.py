@@ -41,9 +41,14 @@ def figure(name, values, unit, reference, ratios=None, **more):
 
 
 def spelled(command):
-    """A reference's command line, connection strings as DSN."""
-    return " ".join("DSN" if "@" in str(part) else pathlib.Path(str(part)).name if "/" in str(part) else str(part)
-                    for part in command)
+    """A reference's command line without what is different in each run."""
+    def word(part):
+        if "@" in part:
+            return "DSN"
+        if part.startswith("127.0.0.1"):
+            return "BROKERS"
+        return pathlib.Path(part).name if "/" in part else part
+    return " ".join(word(str(part)) for part in command)
 
 
 def cpu_seconds(pid):
@@ -135,7 +140,9 @@ class Bench:
             cpu_ratios.append(bare_cpu / cpu)
             peaks.append(peak)
             say(f"{name} run {run + 1}: {count / seconds:,.0f}/s, reference {count / bare_seconds:,.0f}/s")
-        words = name.split(".")
+        side, kind, end = name.split(".")
+        if kind == "mark":
+            end = "mark"
         figure(name, rates, "events/s", spelled(reference), ratios)
-        figure(f"{words[0]}.cpu.{words[-1]}", cpus, "CPU seconds per million", spelled(reference), cpu_ratios)
-        figure(f"{words[0]}.rss.{words[-1]}", peaks, "MB at most", "none")
+        figure(f"{side}.cpu.{end}", cpus, "CPU seconds per million", spelled(reference), cpu_ratios)
+        figure(f"{side}.rss.{end}", peaks, "MB at most", "none")

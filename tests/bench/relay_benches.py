@@ -59,6 +59,53 @@ def poll_postgres(count=1000000):
                       [compile_reference("poll_postgres"), bench.dsn, bench.dsn, "registration", PARTITIONS])
 
 
+def poll_kafka(count=1000000):
+    """To one real broker, which has a core's worth of work of its own."""
+    from servers.kafka import Kafka  # only here: the other benches need no Kafka client
+    kafka = Kafka(heap="768m")
+    try:
+        with Bench() as bench:
+            bench.init(f'outboxes: {{o: {{database: "{bench.dsn}"}}}}\n'
+                       f'destinations: {{d: {{transport: kafka, bootstrap: "{kafka.bootstrap}", topic: registration}}}}\n'
+                       'relays: {r: {outbox: o, destination: d}}\n')
+            load(bench, count)
+            kafka.create("registration", PARTITIONS)
+            bench.measure("relay.poll.kafka", count, lambda: rewind(bench), lambda: bench.product("relays", caught_up),
+                          [compile_reference("poll_kafka", "-lrdkafka"), bench.dsn, kafka.bootstrap, "registration",
+                           PARTITIONS])
+    finally:
+        kafka.remove()
+
+
+def mark_null(count=300000):
+    """A table of the user's own, marked row by row; 5,000 aggregates."""
+    with Bench() as bench:
+        bench.sql("""CREATE TABLE events (event_id uuid PRIMARY KEY, aggregate_id text NOT NULL,
+            aggregate_version bigint NOT NULL, event_type text NOT NULL, payload jsonb NOT NULL,
+            occurred_at timestamptz NOT NULL DEFAULT now(), publish_state text NOT NULL DEFAULT 'PENDING',
+            UNIQUE (aggregate_id, aggregate_version));
+            CREATE INDEX events_pending ON events (aggregate_id, aggregate_version) WHERE publish_state = 'PENDING'""")
+        say(f"loading {count:,} rows")
+        bench.sql(f"""CREATE UNLOGGED TABLE kept AS SELECT gen_random_uuid() AS event_id, 'a' || n % 5000 AS aggregate_id,
+            n / 5000 + 1 AS version, jsonb_build_object('text', repeat(md5(n::text), 9)) AS payload
+            FROM generate_series(1, {count}) n""")
+        bench.init(f'outboxes: {{o: {{database: "{bench.dsn}", table: public.events, aggregate_type: registration}}}}\n'
+                   'destinations: {d: {transport: "null"}}\nrelays: {r: {outbox: o, destination: d}}\n')
+
+        def reset():
+            bench.sql("TRUNCATE events")
+            bench.sql("INSERT INTO events SELECT event_id, aggregate_id, version, 'RegistrationConfirmed', payload FROM kept")
+            bench.sql("UPDATE postrider.lane SET owner = NULL")
+            bench.sql("VACUUM ANALYZE events")
+            bench.sql("CHECKPOINT")
+
+        def all_marked(_log):
+            pending = bench.sql("SELECT EXISTS (SELECT FROM events WHERE publish_state = 'PENDING')")[0][0]
+            return None if pending else time.time()
+        bench.measure("relay.mark.null", count, reset, lambda: bench.product("relays", all_marked),
+                      [compile_reference("mark"), bench.dsn, "events"])
+
+
 def catchup(count=10000000):
     """Whether a backlog is read at the end as fast as at the beginning; the reference is its own first tenth."""
     with Bench() as bench:

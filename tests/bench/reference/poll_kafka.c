@@ -21,12 +21,11 @@ static const char *const settings[][2] = {
     {"enable.idempotence", "true"},
     {"enable.gapless.guarantee", "true"},
     {"message.timeout.ms", "0"},
-    {"linger.ms", "5"},
+    {"linger.ms", "2"},
     {"batch.num.messages", "10000"},
-    {"batch.size", "1000000"},
-    {"compression.type", "lz4"},
-    {"queue.buffering.max.messages", "100000"},
-    {"queue.buffering.max.kbytes", "16384"},
+    {"queue.buffering.max.messages", "1000000"},
+    {"queue.buffering.max.kbytes", "1048576"},
+    {"message.max.bytes", "100000000"},
 };
 
 static void
