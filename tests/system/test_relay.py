@@ -409,3 +409,37 @@ def test_headers_of_all_kinds_survive_in_one_unit(place):
         assert len(names) == len(values) == len(headers)
         seen[int(headers["postrider-version"])] = {n: v for n, v in headers.items() if n.startswith("x-")}
     assert seen == {n: {f"x-{i}": f"é{n}" for i in range(n % 7)} for n in range(40)}
+
+
+def test_what_was_under_way_on_a_lost_connection_confirms_nothing_later(place):
+    """The outbox connection dies while an append waits; its late word is not about the rows that are read again."""
+    late = psycopg2.connect(place.dsns["shop"])
+    late.cursor().execute("SELECT postrider.emit('registration', 'late', 1, 'E', '{}')")
+    place.sql("bus", "SELECT postrider.log_create_topic('registration', 4)")
+    first, second = (psycopg2.connect(place.dsns["bus"]) for _ in range(2))
+    lock = "SELECT FROM postrider.log_head FOR UPDATE"
+    appending = ("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%log_append(%'"
+                 " AND wait_event_type = 'Lock'")
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    first.cursor().execute(lock)
+    process = place.start("--only", "relays")
+    early = place.emit("early", 1)
+    wait_until(lambda: place.sql("bus", appending), what="an append that waits")
+    queued = threading.Thread(target=lambda: second.cursor().execute(lock))
+    queued.start()
+    wait_until(lambda: place.sql("bus", waiting) == [(2,)], what="another one behind it")
+    late.commit()
+    place.sql("shop", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+                      " AND application_name LIKE 'postrider relay%'")
+    wait_until(lambda: process.log.read_text().count("event=relay.claimed") > 1, what="the relay being back")
+    wait_until(lambda: process.log.read_text().count("event=relay.destination ") == 2, what="the destination opened again")
+    first.rollback()  # the append that waited commits, then the lock is the second's
+    queued.join()
+    for pid, in wait_until(lambda: place.sql("bus", appending), what="the next append"):
+        place.sql("bus", f"SELECT pg_terminate_backend({pid})")
+    time.sleep(0.5)
+    second.rollback()
+    late_id = place.sql("shop", "SELECT event_id::text FROM postrider.outbox WHERE aggregate_id = 'late'")[0][0]
+    wait_until(lambda: set(states(place).values()) == {"PUBLISHED"}, what="both published")
+    assert set(published(place)) == {early, late_id}
+    assert process.poll() is None

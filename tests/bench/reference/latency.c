@@ -7,7 +7,11 @@
 
 #include <pthread.h>
 
-static long rate, total;
+enum { WRITERS = 4 };
+
+static const char *dsn;
+static long rate, total, first_version;
+static double begins;
 static double *committed, *seen;
 
 static void
@@ -19,28 +23,25 @@ sleep_until(double at)
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL);
 }
 
+/* Every WRITERS-th event; one connection alone could not commit a thousand times a second
+ * everywhere. */
 static void *
-write_events(void *dsn)
+write_events(void *which)
 {
     PGconn *conn = connect_to(dsn);
-    double began = now_seconds();
-    PGresult *start = good(
-        conn, PQexec(conn, "SELECT coalesce(max(aggregate_version), 0) + 1 FROM postrider.outbox"));
-    long first = strtol(PQgetvalue(start, 0, 0), NULL, 10);
 
-    PQclear(start);
     PQclear(good(conn, PQprepare(conn, "emit",
                                  "INSERT INTO postrider.outbox (aggregate_type, aggregate_id,"
                                  " aggregate_version, event_type, body) VALUES ('registration',"
                                  " 'a' || $1::bigint % 1000, $1::bigint + $2::bigint, $1::text,"
                                  " convert_to(repeat('x', 300), 'UTF8'))",
                                  0, NULL)));
-    for (long n = 0; n < total; n++) {
+    for (long n = *(long *) which; n < total; n += WRITERS) {
         char number[24], base[24];
         const char *values[] = {number, base};
         snprintf(number, sizeof(number), "%ld", n);
-        snprintf(base, sizeof(base), "%ld", first);
-        sleep_until(began + (double) n / (double) rate);
+        snprintf(base, sizeof(base), "%ld", first_version);
+        sleep_until(begins + (double) n / (double) rate);
         PQclear(good(conn, PQexecPrepared(conn, "emit", 2, values, NULL, NULL, 0)));
         committed[n] = now_seconds();
     }
@@ -80,9 +81,10 @@ main(int argc, char **argv)
     if (argc != 5)
         fail("usage", "latency DSN BUS_DSN RATE SECONDS");
     PGconn *conn = connect_to(argv[2]);
-    pthread_t writer;
-    long count = 0;
+    pthread_t writers[WRITERS];
+    long numbers[WRITERS], count = 0;
 
+    dsn = argv[1];
     rate = strtol(argv[3], NULL, 10);
     total = rate * strtol(argv[4], NULL, 10);
     committed = calloc((size_t) total, sizeof(double));
@@ -99,13 +101,22 @@ main(int argc, char **argv)
         conn, PQexec(conn, "SELECT next_off FROM postrider.log_head WHERE topic = 'registration'"));
     long next = strtol(PQgetvalue(head, 0, 0), NULL, 10);
     PQclear(head);
-    if (pthread_create(&writer, NULL, write_events, argv[1]) != 0)
-        fail("thread", "cannot be made");
+    head = good(conn, PQexec(conn, "SELECT coalesce(max(aggregate_version), 0) + 1 FROM"
+                                   " postrider.outbox"));
+    first_version = strtol(PQgetvalue(head, 0, 0), NULL, 10);
+    PQclear(head);
+    begins = now_seconds() + 0.1;
+    for (long i = 0; i < WRITERS; i++) {
+        numbers[i] = i;
+        if (pthread_create(&writers[i], NULL, write_events, &numbers[i]) != 0)
+            fail("thread", "cannot be made");
+    }
     for (double give_up = now_seconds() + 120; count < total && now_seconds() < give_up;) {
         count += watch(conn, &next);
         sleep_until(now_seconds() + 0.0005);
     }
-    pthread_join(writer, NULL);
+    for (int i = 0; i < WRITERS; i++)
+        pthread_join(writers[i], NULL);
     double *taken = calloc((size_t) total, sizeof(double));
     for (long i = 0; i < total; i++)
         taken[i] = seen[i] > 0 ? (seen[i] - committed[i]) * 1e3 : 1e9;
