@@ -22,7 +22,9 @@ from servers.postgres import PostgresServer, with_autocommit  # noqa: E402
 
 BIN = os.environ.get("POSTRIDER_BIN", str(ROOT / "build" / "src" / "postrider"))
 TEST_BIN = os.environ.get("TEST_BIN", str(ROOT / "build-test" / "src" / "postrider"))
-VERSIONS = os.environ.get("PG_VERSIONS", "15 16").split() + os.environ.get("PG", "").split()
+VERSIONS = os.environ.get("PG_VERSIONS", "15 16 18").split() + os.environ.get("PG", "").split()
+# What depends on the server runs on all of them, the rest on the first.
+EVERYWHERE = {"test_relay", "test_mark", "test_init", "test_race", "test_failpoints", "test_consume_decisions"}
 numbers = itertools.count(1)
 
 
@@ -136,7 +138,13 @@ class Place:
             self.server.drop(name)
 
 
-@pytest.fixture(params=VERSIONS)
+def pytest_generate_tests(metafunc):
+    if "pg" in metafunc.fixturenames:
+        name = metafunc.module.__name__.rsplit(".", 1)[-1]
+        metafunc.parametrize("pg", VERSIONS if name in EVERYWHERE else VERSIONS[:1], indirect=True)
+
+
+@pytest.fixture
 def pg(request, servers):
     return servers(request.param)
 
