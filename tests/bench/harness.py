@@ -72,11 +72,15 @@ class Bench:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="postrider-bench-"))
         self.dsn = self.server.create("bench")
         self.config = self.folder / "postrider.yaml"
+        self.processes = []
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
         self.server.remove()
         for path in self.folder.iterdir():
             path.unlink()
@@ -91,7 +95,8 @@ class Bench:
 
     def start(self, part):
         with open(self.folder / "log", "w", encoding="utf-8") as log:
-            return subprocess.Popen([BIN, "run", "--only", part, "--config", self.config], stderr=log)
+            self.processes.append(subprocess.Popen([BIN, "run", "--only", part, "--config", self.config], stderr=log))
+        return self.processes[-1]
 
     def wait(self, process, finished, every=0.02):
         """Waits until finished(log of the program) tells when."""
