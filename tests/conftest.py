@@ -24,7 +24,7 @@ BIN = os.environ.get("POSTRIDER_BIN", str(ROOT / "build" / "src" / "postrider"))
 TEST_BIN = os.environ.get("TEST_BIN", str(ROOT / "build-test" / "src" / "postrider"))
 VERSIONS = os.environ.get("PG_VERSIONS", "15 16 18").split() + os.environ.get("PG", "").split()
 # What depends on the server runs on all of them, the rest on the first.
-EVERYWHERE = {"test_relay", "test_mark", "test_init", "test_race", "test_failpoints", "test_consume_decisions"}
+EVERYWHERE = {"test_relay", "test_mark", "test_init", "test_race", "test_race_relay", "test_failpoints", "test_consume_decisions"}
 numbers = itertools.count(1)
 
 

@@ -2,6 +2,7 @@
 """An independent judge: reads only the databases, shares no code with the program.
 
     checker.py --outbox DSN --log DSN [--effects DSN]
+    checker.py --outbox DSN --kafka BROKERS --topic TOPIC [--table NAME]
 
 Prints one JSON object and exits 1 if anything is wrong.  What each word means:
 
@@ -44,11 +45,15 @@ def headers_of(names, values):
     return {name: bytes(value).decode("utf-8", "replace") for name, value in zip(names, values)}
 
 
-def read_outbox(dsn):
+BUILT_IN = """SELECT event_id::text, aggregate_type, aggregate_id, aggregate_version, event_type,
+    coalesce(convert_to(payload::text, 'UTF8'), body) FROM postrider.outbox"""
+TEXTBOOK = """SELECT event_id::text, 'registration', aggregate_id, aggregate_version, event_type,
+    convert_to(payload::text, 'UTF8') FROM {}"""
+
+
+def read_outbox(dsn, table=None):
     events = {}
-    for event_id, kind, aggregate, version, event_type, body in rows(dsn, """
-            SELECT event_id::text, aggregate_type, aggregate_id, aggregate_version, event_type,
-                   coalesce(convert_to(payload::text, 'UTF8'), body) FROM postrider.outbox"""):
+    for event_id, kind, aggregate, version, event_type, body in rows(dsn, TEXTBOOK.format(table) if table else BUILT_IN):
         events[event_id] = (kind, aggregate, version, event_type, bytes(body))
     return events
 
@@ -58,6 +63,29 @@ def read_log(dsn):
             for topic, part, off, event_id, names, values, body in rows(dsn, """
                 SELECT topic, part, off, event_id::text, header_names, header_values, body
                 FROM postrider.log ORDER BY topic, part, off""")]
+
+
+def read_kafka(brokers, topic):
+    """The same of a Kafka topic, with the client's own reader and nothing of the program's."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "checker", "enable.auto.commit": False})
+    messages, left = [], {}
+    for part in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=10)
+        if high > low:
+            left[part] = high
+    consumer.assign([TopicPartition(topic, part, 0) for part in left])
+    while left:
+        for m in consumer.consume(10000, timeout=10):
+            if m.error():
+                raise RuntimeError(m.error())
+            headers = {name: value.decode("utf-8", "replace") for name, value in m.headers() or []}
+            messages.append((topic, m.partition(), m.offset(), headers.get("postrider-id"), headers, m.value()))
+            if m.offset() + 1 >= left.get(m.partition(), 0):
+                left.pop(m.partition(), None)
+    consumer.close()
+    return sorted(messages, key=lambda m: m[1:3])
 
 
 def check_published(events, parked, log, result):
@@ -124,12 +152,13 @@ def check_effects(events, log, dsn, result):
             result["wrong_balances"].append(f"{player}: {balance}, owed {owed.get(player, 0)}")
 
 
-def check(outbox, log, effects=None):
+def check(outbox, log, effects=None, table=None, kafka=None):
+    """`kafka` is (brokers, topic), then `log` is not looked at; `table` a table like the textbook's."""
     result = {name: [] for name in FAULTS}
     result["repeated"] = 0
-    events = read_outbox(outbox)
+    events = read_outbox(outbox, table)
     parked = {row[0] for row in rows(outbox, "SELECT event_id::text FROM postrider.parked WHERE side = 'relay'")}
-    messages = read_log(log)
+    messages = read_kafka(*kafka) if kafka else read_log(log)
     result["events"] = len(events)
     check_published(events, parked, messages, result)
     if effects:
@@ -146,10 +175,16 @@ def shorten(result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--outbox", required=True)
-    parser.add_argument("--log", required=True)
+    parser.add_argument("--log")
     parser.add_argument("--effects")
+    parser.add_argument("--table")
+    parser.add_argument("--kafka")
+    parser.add_argument("--topic")
     options = parser.parse_args()
-    result = check(options.outbox, options.log, options.effects)
+    if bool(options.log) == bool(options.kafka):
+        parser.error("one of --log and --kafka")
+    kafka = (options.kafka, options.topic) if options.kafka else None
+    result = check(options.outbox, options.log, options.effects, options.table, kafka)
     print(json.dumps(shorten(result)))
     return 1 if result["faults"] else 0
 
