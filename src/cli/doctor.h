@@ -27,6 +27,7 @@ enum doctor_number {
     DOCTOR_ROUTES = 42,
     DOCTOR_HANDLERS = 50,
     DOCTOR_POSITIONS = 51,
+    DOCTOR_FLOOR = 52,
 };
 
 /* The names a statement is about, as its one parameter $1::text[]. */

@@ -370,6 +370,51 @@ check_positions(struct doctor *d, struct pgconn *conn, const struct consumer_con
     intake_close(&intake);
 }
 
+/* What was forgotten can only come back as long as the log has it. */
+static const struct pgstmt stmt_floor = {
+    "doctor_floor",
+    "SELECT to_char(floor AT TIME ZONE 'UTC', 'YYYY-MM-DD'),"
+    "  to_char((clock_timestamp() - $2::bigint * interval '1 microsecond') AT TIME ZONE 'UTC', "
+    "'YYYY-MM-DD')"
+    " FROM postrider.consumer WHERE name = $1::text"
+    "  AND floor > clock_timestamp() - $2::bigint * interval '1 microsecond'",
+};
+
+static void
+check_floor(struct doctor *d, struct pgconn *conn, const struct consumer_config *c)
+{
+    static const char name[] = "how far back it remembers";
+    static const char why[] =
+        "an event that is older than its records cannot be told from a new one";
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+    char what[256], remedy[256];
+    struct error err;
+    PGresult *res;
+
+    pgparams_text(&p, c->name);
+    pgparams_i64(&p, c->destination->retention_us);
+    bool ok = pgconn_query(conn, &stmt_floor, &p, &res, &err);
+    arena_release(&arena);
+    if (!ok) {
+        doctor_error(d, DOCTOR_FLOOR, name, why, &err);
+        return;
+    }
+    if (PQntuples(res) == 0) {
+        doctor_ok(d, DOCTOR_FLOOR, name);
+    } else {
+        snprintf(what, sizeof(what),
+                 "consumer %s has records from %s on, the log may have messages from %s on",
+                 c->name, PQgetvalue(res, 0, 0), PQgetvalue(res, 0, 1));
+        snprintf(remedy, sizeof(remedy),
+                 "do not set its positions back past %s; find out who pruned with a retention "
+                 "shorter than consumers.%s.retention",
+                 PQgetvalue(res, 0, 0), c->name);
+        doctor_finding(d, DOCTOR_FLOOR, name, false, what, why, remedy);
+    }
+    PQclear(res);
+}
+
 static void
 check_handlers(struct doctor *d, const struct consumer_config *c)
 {
@@ -392,5 +437,6 @@ doctor_consumers(struct doctor *d, struct pgconn *conn, const char *dsn)
             continue;
         check_handlers(d, c);
         check_positions(d, conn, c);
+        check_floor(d, conn, c);
     }
 }

@@ -54,7 +54,7 @@ def test_a_fresh_install_is_well(place):
     rows = examine(place)[1]
     by_database = {name: [row["number"] for row in rows if place.names[name] in row["database"]] for name in place.names}
     assert set(by_database["shop"]) >= set(range(1, 13)) | {20, 21, 22, 23, 24, 25, 26, 27, 28, 40, 42}
-    assert 30 in by_database["bus"] and {43, 44, 50, 51} <= set(by_database["rewards"])
+    assert 30 in by_database["bus"] and {43, 44, 50, 51, 52} <= set(by_database["rewards"])
     done = place.run("doctor", check=0)
     assert done.stdout.rstrip().endswith("all right") and "MEND" not in done.stdout
     # What is well while it works is well, too.
@@ -378,6 +378,14 @@ def test_positions_and_the_log(place):
     assert "Overtaken" in rows[0]["remedy"] and "went back" in rows[1]["remedy"]
     place.sql("rewards", "UPDATE postrider.consumer_partition SET next_off = CASE part WHEN 1 THEN 7 WHEN 2 THEN 0 ELSE next_off END")
     is_well(place)
+
+
+def test_records_that_are_gone_too_early(place):
+    place.sql("rewards", "UPDATE postrider.consumer SET floor = now() - interval '1 day'")
+    row = finding(place, 52, "consumer rewards has records from", result="note", database="rewards")
+    assert "do not set its positions back" in row["remedy"]
+    place.sql("rewards", "UPDATE postrider.consumer SET floor = now() - interval '8 days'")
+    assert not findings(place, "note")
 
 
 def test_a_table_of_the_users_own(place):
