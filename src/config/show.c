@@ -62,8 +62,9 @@ map_length(const struct option *o)
 static bool
 same_map(const struct option *a, const struct option *b)
 {
-    return map_length(a) == map_length(b) &&
-           (!map_length(a) || strncmp(a->key, b->key, map_length(a)) == 0);
+    size_t length = map_length(a);
+
+    return length == map_length(b) && (length == 0 || !b || strncmp(a->key, b->key, length) == 0);
 }
 
 /* ------------------------------------------------------------------ YAML */

@@ -72,6 +72,14 @@ held_add(struct held *held, int lane, const char *aggregate_type, const char *ag
     return s;
 }
 
+static void
+free_stream(struct held_stream *stream)
+{
+    free(stream->aggregate_type);
+    free(stream->aggregate_id);
+    free(stream);
+}
+
 void
 held_remove(struct held *held, struct held_stream *stream)
 {
@@ -82,17 +90,20 @@ held_remove(struct held *held, struct held_stream *stream)
         at = &(*at)->next;
     *at = stream->next;
     held->count--;
-    free(stream->aggregate_type);
-    free(stream->aggregate_id);
-    free(stream);
+    free_stream(stream);
 }
 
 void
 held_release(struct held *held)
 {
-    for (int i = 0; i < HELD_BUCKETS; i++)
-        while (held->buckets[i])
-            held_remove(held, held->buckets[i]);
+    for (int i = 0; i < HELD_BUCKETS; i++) {
+        for (struct held_stream *s = held->buckets[i], *next; s; s = next) {
+            next = s->next;
+            free_stream(s);
+        }
+        held->buckets[i] = NULL;
+    }
+    held->count = 0;
 }
 
 struct held_stream *

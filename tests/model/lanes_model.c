@@ -633,7 +633,7 @@ main(int argc, char **argv)
     memset(&start, 0, sizeof(start)); /* the padding is compared, too */
     start.owner = NOBODY;
     start.next_id = 1;
-    start.troubles = (uint8_t) atoi(argv[1]) & 3;
+    start.troubles = (uint8_t) strtol(argv[1], NULL, 10) & 3;
     table = must(calloc(table_size, sizeof(*table)));
     reach(&start, UINT32_MAX, "start", 0);
     bool good = explore();

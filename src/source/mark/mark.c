@@ -341,6 +341,7 @@ make_rights(struct strbuf *out, const struct table *t)
 static void
 make_statements(struct mark *m, const struct table *t)
 {
+    PR_CHECK(t->id.type && t->payload.type && t->aggregate_id.type); /* check_columns() saw them */
     make_sweep(&m->sql[0], t, false);
     make_sweep(&m->sql[1], t, true);
     make_prev(&m->sql[2], t);

@@ -151,22 +151,38 @@ make_headers(const struct message *m)
     return headers;
 }
 
+/* librdkafka writes to neither key nor body, but its types do not say so. */
+static void *
+unconst(const void *data)
+{
+    union {
+        const void *in;
+        void *out;
+    } u = {.in = data};
+
+    return u.out;
+}
+
 static rd_kafka_resp_err_t
 produce(struct kafka *k, const struct kafka_topic *topic, const struct message *m)
 {
     rd_kafka_headers_t *headers = make_headers(m);
-    union {
-        const void *in;
-        void *out;
-    } body = {.in = m->body.data}; /* librdkafka does not write there, but says so nowhere */
-    rd_kafka_resp_err_t code =
-        rd_kafka_producev(k->producer, RD_KAFKA_V_RKT(topic->handle), RD_KAFKA_V_PARTITION(m->part),
-                          RD_KAFKA_V_KEY(m->key.data, m->key.len),
-                          RD_KAFKA_V_VALUE(body.out, m->body.len), RD_KAFKA_V_HEADERS(headers),
-                          RD_KAFKA_V_OPAQUE((void *) (uintptr_t) m->cookie), RD_KAFKA_V_END);
+    const rd_kafka_vu_t parts[] = {
+        {.vtype = RD_KAFKA_VTYPE_RKT, .u.rkt = topic->handle},
+        {.vtype = RD_KAFKA_VTYPE_PARTITION, .u.i32 = m->part},
+        {.vtype = RD_KAFKA_VTYPE_KEY, .u.mem = {unconst(m->key.data), m->key.len}},
+        {.vtype = RD_KAFKA_VTYPE_VALUE, .u.mem = {unconst(m->body.data), m->body.len}},
+        {.vtype = RD_KAFKA_VTYPE_HEADERS, .u.headers = headers},
+        {.vtype = RD_KAFKA_VTYPE_OPAQUE, .u.ptr = (void *) (uintptr_t) m->cookie},
+    };
+    rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
+    rd_kafka_error_t *failure = rd_kafka_produceva(k->producer, parts, PR_LENGTH(parts));
 
-    if (code)
+    if (failure) {
+        code = rd_kafka_error_code(failure);
+        rd_kafka_error_destroy(failure);
         rd_kafka_headers_destroy(headers); /* else they are the library's now */
+    }
     return code;
 }
 

@@ -59,7 +59,7 @@ take_entry(const char *name, const char *value, struct guarantees *ret)
     if (strcmp(name, "max.message.bytes") == 0)
         ret->max_bytes = strtoll(value, NULL, 10);
     else if (strcmp(name, "min.insync.replicas") == 0)
-        ret->min_insync = atoi(value);
+        ret->min_insync = (int) strtol(value, NULL, 10);
     else if (strcmp(name, "unclean.leader.election.enable") == 0)
         ret->unclean = strcmp(value, "true") == 0;
     else if (strcmp(name, "flush.messages") == 0)
