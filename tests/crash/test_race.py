@@ -4,7 +4,9 @@ import random
 import signal
 import time
 
-from conftest import wait_until
+import pytest
+
+from conftest import VERSIONS, wait_until
 from crash.story import Producer, at_rest, judge, prepare
 
 SECONDS = float(os.environ.get("RACE_SECONDS", "10"))
@@ -56,13 +58,14 @@ def test_race(place):
         assert place.stop(process) == 0
 
 
-def test_server_crash_takes_transaction_numbers_back(servers, tmp_path):
+@pytest.mark.parametrize("version", VERSIONS)
+def test_server_crash_takes_transaction_numbers_back(version, tmp_path):
     """The server is stopped with `immediate` while rolled-back transactions were seen and the programs live on:
     their numbers are given again, and a position remembered over the lost connection would skip the events."""
     from conftest import Place
     from servers.postgres import PostgresServer
 
-    server = PostgresServer("15")
+    server = PostgresServer(version)
     try:
         place = Place(server, tmp_path)
         place.run("init", check=0)
