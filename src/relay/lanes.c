@@ -8,7 +8,10 @@
 #include "core/log.h"
 #include "pg/schema.h"
 
-enum { FLUSH_INTERVAL_US = 10000000 };
+enum {
+    FLUSH_INTERVAL_US = 10000000, /* between writes of positions without rows … */
+    WRITE_INTERVAL_US = 20000,    /* … and with rows: what a crash may repeat */
+};
 
 static const struct pgstmt stmt_seen = {
     "relay_seen",
@@ -403,14 +406,15 @@ write_done(struct lanes *lanes, struct pgconn *conn, lane_set set, const struct 
         return false;
     for (int n = 0; n < LANES; n++)
         if (written & (1 << n))
-            lanes->lane[n].unwritten = false;
+            lanes->lane[n].unwritten = lanes->lane[n].had_rows = false;
     drop_fenced(lanes, set, written, "advance");
+    FAILPOINT("relay.advanced");
     return true;
 }
 
 bool
 lanes_advance(struct lanes *lanes, struct pgconn *conn, lane_set set, lane_set with_rows,
-              const struct snapshot *open, struct error *err)
+              const struct snapshot *open, bool now, struct error *err)
 {
     set &= lanes->owned;
     for (int n = 0; n < LANES; n++) {
@@ -419,14 +423,14 @@ lanes_advance(struct lanes *lanes, struct pgconn *conn, lane_set set, lane_set w
             continue;
         /* A lane whose row says "half done" must be written, or its next owner would resume there.
          */
-        if (snapshot_is_set(&lane->open))
-            with_rows |= (lane_set) (1 << n);
+        now |= snapshot_is_set(&lane->open);
+        lane->had_rows |= snapshot_is_set(&lane->open) || (with_rows & (1 << n));
+        lane->unwritten = true;
         snapshot_copy(&lane->done, open);
         snapshot_release(&lane->open);
         lane->open_pos = 0;
-        lane->unwritten = true;
     }
-    return write_done(lanes, conn, with_rows & set, open, err);
+    return lanes_flush(lanes, conn, now, err);
 }
 
 bool
@@ -455,17 +459,32 @@ lanes_advance_part(struct lanes *lanes, struct pgconn *conn, lane_set set,
     return true;
 }
 
+/* The lanes whose positions are due to be written. */
+static lane_set
+due_lanes(struct lanes *lanes, bool now)
+{
+    int64_t at = clock_mono_us();
+    bool all = now || at >= lanes->flush_at_us;
+    bool rows = all || at - lanes->wrote_us >= WRITE_INTERVAL_US;
+    lane_set due = 0;
+
+    if (all)
+        lanes->flush_at_us = at + FLUSH_INTERVAL_US;
+    for (int n = 0; n < LANES; n++) {
+        const struct lane *lane = &lanes->lane[n];
+        if ((lanes->owned & (1 << n)) && lane->unwritten && (all || (rows && lane->had_rows)))
+            due |= (lane_set) (1 << n);
+    }
+    if (due)
+        lanes->wrote_us = at;
+    return due;
+}
+
 bool
 lanes_flush(struct lanes *lanes, struct pgconn *conn, bool now, struct error *err)
 {
-    lane_set todo = 0;
+    lane_set todo = due_lanes(lanes, now);
 
-    if (!now && clock_mono_us() < lanes->flush_at_us)
-        return true;
-    lanes->flush_at_us = clock_mono_us() + FLUSH_INTERVAL_US;
-    for (int n = 0; n < LANES; n++)
-        if ((lanes->owned & (1 << n)) && lanes->lane[n].unwritten)
-            todo |= (lane_set) (1 << n);
     while (todo) {
         lane_set cohort = lanes_cohort(lanes, todo);
         if (!cohort)

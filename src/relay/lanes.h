@@ -30,7 +30,8 @@ struct lane {
     struct snapshot done; /* all rows it sees are published or parked */
     struct snapshot open; /* only while a big window is half done … */
     int64_t open_pos;     /* … and then its rows up to this id are, too */
-    bool unwritten;       /* memory is ahead of the row: windows without rows */
+    bool unwritten;       /* memory is ahead of the row … */
+    bool had_rows;        /* … and rows were published meanwhile */
 };
 
 struct lanes {
@@ -42,6 +43,7 @@ struct lanes {
     int64_t deadline_us; /* nothing may be published after it */
     int64_t renew_at_us; /* next lanes_keep() that does something */
     int64_t flush_at_us; /* next write of positions without rows */
+    int64_t wrote_us;    /* last write of positions with rows */
     int64_t claims;      /* leases won and lost since the start, for metrics */
     int64_t losses;
 };
@@ -68,16 +70,22 @@ lane_set lanes_cohort(const struct lanes *lanes, lane_set among);
 /* Whether every owned lane stands at this snapshot, with no window half done. */
 bool lanes_are_at(const struct lanes *lanes, const struct snapshot *now);
 
-/* Everything `open` sees is done.  `with_rows`: those to be written now; others wait. */
+/*
+ * Everything `open` sees is done.  Lanes `with_rows` are written soon: `now`, or by
+ * lanes_flush() at most 20 ms later; the others when it is convenient.
+ */
 bool lanes_advance(struct lanes *lanes, struct pgconn *conn, lane_set set, lane_set with_rows,
-                   const struct snapshot *open, struct error *err) PR_MUSTCHECK;
+                   const struct snapshot *open, bool now, struct error *err) PR_MUSTCHECK;
 
 /* The rows of window `open` up to id `pos` are done; written now if `write`. */
 bool lanes_advance_part(struct lanes *lanes, struct pgconn *conn, lane_set set,
                         const struct snapshot *open, int64_t pos, bool write,
                         struct error *err) PR_MUSTCHECK;
 
-/* Writes positions that are ahead in memory, if it is time (every 10 s) or `now`. */
+/*
+ * Writes positions that are ahead in memory, if it is time (20 ms after rows were
+ * published, else every 10 s) or `now`.
+ */
 bool lanes_flush(struct lanes *lanes, struct pgconn *conn, bool now,
                  struct error *err) PR_MUSTCHECK;
 

@@ -70,7 +70,7 @@ struct advance {
     const struct snapshot *open;
     bool part;
     int64_t pos;
-    bool write; /* of a part: now */
+    bool write; /* now */
 };
 
 static bool
@@ -78,7 +78,7 @@ advance(struct relay_worker *w, const struct advance *to, struct error *err)
 {
     if (to->part)
         return lanes_advance_part(&w->lanes, w->conn, to->lanes, to->open, to->pos, to->write, err);
-    return lanes_advance(&w->lanes, w->conn, to->lanes, to->with_rows, to->open, err);
+    return lanes_advance(&w->lanes, w->conn, to->lanes, to->with_rows, to->open, to->write, err);
 }
 
 /* The position; and with it, in one transaction, what of the batch is not published. */
@@ -188,11 +188,7 @@ small_window(struct relay_worker *w, lane_set cohort, const struct snapshot *ope
     if (how != PUBLISHED)
         return how != BROKEN;
     struct advance to = {.lanes = cohort, .with_rows = lanes_with_rows(&load->rows), .open = open};
-    if (!record(w, &to, &load->batch, err))
-        return false;
-    if (load->rows.count > 0)
-        FAILPOINT("relay.advanced");
-    return true;
+    return record(w, &to, &load->batch, err);
 }
 
 /* One window for the lanes that stand at one place.  False: the outbox connection failed. */
@@ -373,7 +369,7 @@ run_big(struct relay_worker *w, struct big *big, struct load *first, struct erro
         return false;
     if (!whole)
         return record_part(w, big, true, &nothing, err);
-    if (!lanes_advance(&w->lanes, w->conn, big->cohort, big->cohort, &big->open, err))
+    if (!lanes_advance(&w->lanes, w->conn, big->cohort, big->cohort, &big->open, true, err))
         return false;
     if (behind)
         log_info("relay.caught_up", F_I64("to_id", big->end));
@@ -393,7 +389,7 @@ big_window(struct relay_worker *w, lane_set cohort, struct load *first, struct e
         if (big.settled == INT64_MAX)
             ok = true;
         else if (big.settled >= big.end) /* not a row in it */
-            ok = lanes_advance(&w->lanes, w->conn, cohort, 0, &big.open, err);
+            ok = lanes_advance(&w->lanes, w->conn, cohort, 0, &big.open, false, err);
         else
             ok = run_big(w, &big, first, err);
     }
