@@ -141,7 +141,8 @@ static const struct {
      "p.yaml:3: outboxes.b: found the merge key <<, expected an option (repeat the options; "
      "anchors of single values work)\n"},
     {"destinations:\n  f: {transport: kafak}\n",
-     "p.yaml:2: destinations.f.transport: found \"kafak\", expected postgres, kafka, file or null\n"},
+     "p.yaml:2: destinations.f.transport: found \"kafak\", expected postgres, kafka, file or "
+     "null\n"},
     {"destinations:\n  f: {transport: file}\n",
      "p.yaml:2: destinations.f.path: found nothing, expected text\n"},
     {"destinations:\n  f:\n    transport: file\n    path: x\n    partitions: 3\n",
