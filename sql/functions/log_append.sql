@@ -8,7 +8,7 @@
 -- Offsets are dense and in commit order per (topic, part): the head row stays locked until commit, so a
 -- reader of `off >= position` never skips one.  The writer's rows are locked the same way, so a caller
 -- with an old epoch cannot commit behind the new owner.
--- Errors: PR010 fenced (DETAIL: the lanes), PR011 no such topic or partition, 22023 the arrays do not fit
+-- Errors: PR010 fenced (DETAIL: the lanes), PR011 no such topic or partition, PR013 the arrays do not fit
 -- each other.
 CREATE OR REPLACE FUNCTION postrider.log_append(
     p_writer uuid, p_lanes smallint[], p_epochs bigint[],
@@ -48,7 +48,7 @@ BEGIN
        OR (cardinality(p_topics) = ALL (ARRAY[cardinality(p_parts), cardinality(p_counts)])) IS NOT TRUE
        OR EXISTS (SELECT FROM unnest(p_topics, p_parts, p_counts) AS h(topic, part, n)
                   GROUP BY h.topic, h.part HAVING count(*) > 1 OR NOT coalesce(min(h.n) > 0, false)) THEN
-        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+        RAISE EXCEPTION USING ERRCODE = 'PR013',
             MESSAGE = 'log_append: the arrays do not fit each other',
             HINT = 'Name each topic and partition once, with how many messages go there; then one element per '
                 || 'message in each array, ordered by partition.';

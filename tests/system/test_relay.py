@@ -390,7 +390,7 @@ def test_log_append_keeps_order_and_refuses_arrays_that_do_not_fit(place):
                   {"counts": "'{7,-2,1}'"}, {"topics": "'{b,registration}'"}, {"parts": "'{0,3,3}'"}, {"keys": "NULL"}):
         with pytest.raises(psycopg2.Error) as caught:
             place.sql("bus", append_sql(WRITER, **{**call, **wrong}))
-        assert caught.value.pgcode == "22023", wrong
+        assert caught.value.pgcode == "PR013", wrong
     assert place.sql("bus", "SELECT sum(next_off)::int, (SELECT count(*) FROM postrider.log) FROM postrider.log_head") == [
         (12, 12)]
 
