@@ -255,30 +255,39 @@ leave(struct consumer *c)
         log_failure(LOG_WARN, "consumer.leave_failed", &err);
 }
 
-void
-consumer_run(struct consumer *c, int stop_fd)
+bool
+consumer_run(struct consumer *c, int stop_fd, struct error *why)
 {
+    bool ok = true;
+
     c->stop_fd = stop_fd;
     log_context("consumer", c->config->name);
-    while (!told_to_stop(c, c->wait_us)) {
+    while (ok && !told_to_stop(c, c->wait_us)) {
         struct error err = {0};
         bool had_news = false;
-        bool ok =
+        bool connected =
             (pgconn_ok(c->applier.conn) && pgconn_ok(c->intake.conn)) || connect_both(c, &err);
-        if (ok && look(c, &had_news, &err)) {
+        if (connected && look(c, &had_news, &err)) {
             c->failures = 0;
             adapt_wait(c, had_news);
             continue;
         }
         if (told_to_stop(c, 0))
             break;
-        disconnect(c);
-        wait_after_failure(c, &err);
+        ok = err.exit != EXIT_NEWER; /* else this program must not go on here */
+        if (ok) {
+            disconnect(c);
+            wait_after_failure(c, &err);
+        } else {
+            *why = err;
+            log_failure(LOG_ERROR, "consumer.halted", &err);
+        }
     }
     leave(c);
     disconnect(c);
     consumer_state_stopped(c->state);
     log_info("consumer.stopped");
+    return ok;
 }
 
 struct consumer *

@@ -19,9 +19,10 @@ void consumer_free(struct consumer *consumer);                       /* NULL is 
 
 /*
  * Works until `stop_fd` becomes readable; then commits or undoes what is under way, within
- * 5 s, and gives its partitions back.
+ * 5 s, and gives its partitions back.  False: the process must end, since the schema has
+ * become too new for this program (*why, exit code 75).
  */
-void consumer_run(struct consumer *consumer, int stop_fd);
+bool consumer_run(struct consumer *consumer, int stop_fd, struct error *why) PR_MUSTCHECK;
 
 /*
  * Whether the handlers can work at all: parameters known, statements prepared in the

@@ -6,6 +6,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "pg/schema.h"
 
 enum { MARGIN_US = 1000000 };
 
@@ -53,7 +54,7 @@ static const struct pgstmt stmt_renew = {
     " FROM unnest($5::int[], $6::bigint[]) AS u(part, epoch)"
     " WHERE p.consumer = $1::smallint AND p.owner = $2::uuid AND p.source = $3::text"
     "   AND p.topic = $4::text AND p.part = u.part AND p.epoch = u.epoch"
-    " RETURNING p.part",
+    " RETURNING p.part, (SELECT max(min_binary) FROM postrider.schema_version)",
 };
 static const struct pgstmt stmt_give = {
     "partition_release",
@@ -178,6 +179,8 @@ run_on_last(struct partitions *p, struct pgconn *conn, const struct pgstmt *stmt
     if (ok) {
         p->changes += p->count - kept;
         p->count = kept;
+        if (stmt == &stmt_renew && PQntuples(res) > 0)
+            ok = schema_is_served(conn, (int) pgresult_i64(res, 0, 1), err);
         PQclear(res);
     }
     pgarray_release(&parts);

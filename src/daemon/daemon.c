@@ -54,7 +54,7 @@ thread_main(void *arg)
     if (thread->relay)
         ok = relay_run(thread->relay, thread->stop_fd, &thread->why);
     else if (thread->consumer)
-        consumer_run(thread->consumer, thread->stop_fd);
+        ok = consumer_run(thread->consumer, thread->stop_fd, &thread->why);
     else
         janitor_run(thread->janitor, thread->stop_fd);
     if (!ok)

@@ -61,3 +61,15 @@ def test_a_schema_that_becomes_too_new_ends_the_process(place):
     assert "schema.newer" in process.log.read_text()
     assert place.sql("shop", "SELECT count(*) FROM postrider.lane WHERE owner IS NOT NULL") == [(0,)]  # given back
     assert place.sql("shop", "SELECT publish_state FROM postrider.outbox_state") == [("PUBLISHED",)]
+
+
+def test_a_consumer_ends_the_same_way(place):
+    process = place.start("--only", "consumers")
+    wait_until(lambda: "consumer.running" in process.log.read_text() or "consumer.claimed" in process.log.read_text(), what="the start")
+    place.sql("bus", "SELECT postrider.log_create_topic('registration', 4)")
+    wait_until(lambda: place.sql("rewards", "SELECT count(*) FROM postrider.consumer_partition WHERE owner IS NOT NULL") == [(4,)],
+               what="the partitions")
+    place.sql("rewards", "INSERT INTO postrider.schema_version VALUES (999, 'later', 'x', 999)")
+    assert process.wait(timeout=15) == 75
+    assert "schema.newer" in process.log.read_text()
+    assert place.sql("rewards", "SELECT count(*) FROM postrider.consumer_partition WHERE owner IS NOT NULL") == [(0,)]
