@@ -32,6 +32,7 @@ static const struct {
     {"message.max.bytes", "it follows from the topic's max.message.bytes"},
     {"queue.buffering.max.messages", MEMORY},
     {"queue.buffering.max.kbytes", MEMORY},
+    {"delivery.report.only.error", "a confirm is the broker's word about each message"},
     {"dr_cb", OURS},
     {"dr_msg_cb", OURS},
 };

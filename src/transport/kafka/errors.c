@@ -3,6 +3,8 @@
 
 #include "transport/kafka/kafka.h"
 
+#define SEQUENCE "the relay goes on by itself with a fresh producer"
+
 /* What an error says, and what to do.  First match wins; what is not here is UNKNOWN. */
 static const struct rule {
     rd_kafka_resp_err_t code;
@@ -57,6 +59,12 @@ static const struct rule {
      "check the host names in bootstrap"},
     {RD_KAFKA_RESP_ERR__TIMED_OUT, ERR_DESTINATION, "kafka.away",
      "check that the brokers run and can be reached from here"},
+
+    /* The producer and the broker no longer agree about its messages; a fresh one takes over. */
+    {RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER, ERR_UNKNOWN, "kafka.sequence", SEQUENCE},
+    {RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID, ERR_UNKNOWN, "kafka.sequence", SEQUENCE},
+    {RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH, ERR_UNKNOWN, "kafka.sequence", SEQUENCE},
+    {RD_KAFKA_RESP_ERR__FENCED, ERR_UNKNOWN, "kafka.sequence", SEQUENCE},
 
     /* Known not to be stored. */
     {RD_KAFKA_RESP_ERR__PURGE_QUEUE, ERR_TRANSIENT, "kafka.purged", ""},

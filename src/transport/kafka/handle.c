@@ -2,33 +2,38 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "transport/kafka/kafka.h"
 
 /*
  * What order and "not lost" rest on.  gapless: a batch refused for good stops the producer,
  * so that nothing is stored behind it.  message.timeout.ms=0: a time-out punches a hole that
- * gapless does not cover.  reconnect.backoff.max.ms: with the default of ten seconds, a
- * broker that is back stays unused for as long.
+ * gapless does not cover.  Each of them is refused in the configuration: what is given there
+ * is never overruled in silence.
  */
 static const char *const fixed[][2] = {
     {"enable.idempotence", "true"},
     {"enable.gapless.guarantee", "true"},
     {"message.timeout.ms", "0"},
     {"allow.auto.create.topics", "false"},
-    {"reconnect.backoff.max.ms", "500"},
+    {"delivery.report.only.error", "false"},
     {"queue.buffering.max.messages", "1000000"},
     {"queue.buffering.max.kbytes", "1048576"},
-    {"topic.metadata.refresh.interval.ms", "30000"},
-    {"socket.keepalive.enable", "true"},
-    {"log.connection.close", "false"},
     {"message.max.bytes", "100000000"},
 };
 
-/* What may be set otherwise. */
+/*
+ * What may be set otherwise.  reconnect.backoff.max.ms: with the default of ten seconds, a
+ * broker that is back stays unused for as long.
+ */
 static const char *const usual[][2] = {
     {"linger.ms", "2"},
     {"batch.num.messages", "10000"},
+    {"reconnect.backoff.max.ms", "500"},
+    {"topic.metadata.refresh.interval.ms", "30000"},
+    {"socket.keepalive.enable", "true"},
+    {"log.connection.close", "false"},
 };
 
 static bool
@@ -52,8 +57,8 @@ on_log(const rd_kafka_t *producer, int level, const char *facility, const char *
         log_debug("kafka.library", F_STR("facility", facility), F_STR("message", text));
 }
 
-static int64_t
-least_limit(const struct kafka *k)
+int64_t
+kafka_least_limit(const struct kafka *k)
 {
     int64_t least = KAFKA_BATCH;
 
@@ -69,7 +74,7 @@ configure(struct kafka *k, rd_kafka_conf_t *conf, struct error *err)
     char where[160], batch[24];
 
     snprintf(where, sizeof(where), "destinations.%s", k->config->name);
-    k->batch_bytes = least_limit(k);
+    k->batch_bytes = kafka_least_limit(k);
     snprintf(batch, sizeof(batch), "%lld", (long long) k->batch_bytes);
     for (size_t i = 0; i < PR_LENGTH(usual); i++)
         if (!set(conf, usual[i][0], usual[i][1], where, err))
@@ -86,6 +91,19 @@ configure(struct kafka *k, rd_kafka_conf_t *conf, struct error *err)
     return set(conf, "bootstrap.servers", k->config->bootstrap, where, err) &&
            set(conf, "client.id", "postrider", where, err) &&
            set(conf, "batch.size", batch, where, err);
+}
+
+/* Topics are looked at as often as the library does it by itself. */
+static int64_t
+refresh_interval_us(const struct kafka *k)
+{
+    char text[24] = "";
+    size_t size = sizeof(text);
+
+    if (rd_kafka_conf_get(rd_kafka_conf(k->producer), "topic.metadata.refresh.interval.ms", text,
+                          &size) != RD_KAFKA_CONF_OK)
+        return 0;
+    return strtoll(text, NULL, 10) * 1000;
 }
 
 bool
@@ -109,6 +127,8 @@ kafka_handle_open(struct kafka *k, struct error *err)
         return error_hint(err, "correct the destination's settings");
     }
     k->events = rd_kafka_queue_get_main(k->producer);
+    k->watch_us = refresh_interval_us(k);
+    k->watch_at_us = clock_mono_us() + k->watch_us;
     return true;
 }
 

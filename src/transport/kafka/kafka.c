@@ -11,6 +11,7 @@
 enum {
     DRAIN_US = 10000000, /* for what is under way after a failure; then it is given up */
     CLOSE_MS = 1000,
+    SILENCE_US = 10000000, /* without a word: the reason is looked for */
 };
 
 /* ------------------------------------------------------------------ opening and closing */
@@ -40,7 +41,7 @@ kafka_open(const struct destination_config *config, const char *purpose, const s
         if (ok)
             rd_kafka_metadata_destroy(metadata);
         else
-            kafka_error(k, code, "connecting", NULL, err);
+            kafka_no_answer(k, code, "connecting", err);
     }
     if (!ok) {
         transport_kafka.close(&k->base);
@@ -87,7 +88,13 @@ kafka_topic_op(struct transport *base, const char *topic, int *partitions, struc
 {
     struct kafka *k = (struct kafka *) base;
 
-    return kafka_handle_open(k, err) && kafka_topic_open(k, topic, partitions, err);
+    if (!kafka_handle_open(k, err) || !kafka_topic_open(k, topic, partitions, err))
+        return false;
+    /* A batch larger than the topic takes would be refused: the next producer makes smaller ones.
+     */
+    if (k->under_way == 0 && kafka_least_limit(k) < k->batch_bytes)
+        kafka_handle_close(k);
+    return true;
 }
 
 /* ------------------------------------------------------------------ sending */
@@ -140,6 +147,33 @@ is_too_large(struct kafka *k, struct kafka_topic *topic, const struct message *m
     return topic->max_bytes > 0 && size > (size_t) topic->max_bytes;
 }
 
+/* What stopped the producer says more than what became of those behind it. */
+static void
+note_cause(struct kafka *k, rd_kafka_resp_err_t code, const char *reason)
+{
+    enum error_class cls = kafka_class(code);
+    bool better = k->cause.code[0] == '\0' ||
+                  (strcmp(k->cause.code, "kafka.purged") == 0 && cls != ERR_TRANSIENT);
+
+    if (better)
+        kafka_error(k, code, "publishing", reason, &k->cause);
+}
+
+/* Whether the producer has stopped for good. */
+static bool
+take_fatal(struct kafka *k)
+{
+    char reason[300] = "";
+    rd_kafka_resp_err_t fatal = rd_kafka_fatal_error(k->producer, reason, sizeof(reason));
+
+    if (!fatal)
+        return false;
+    log_info("kafka.fresh_producer", F_STR("cause", rd_kafka_err2name(fatal)),
+             F_STR("message", reason));
+    note_cause(k, fatal, reason);
+    return true;
+}
+
 static rd_kafka_headers_t *
 make_headers(const struct message *m)
 {
@@ -190,29 +224,21 @@ produce(struct kafka *k, const struct kafka_topic *topic, const struct message *
  * A failure here is told by the next settle, in its turn: what was sent before has first to
  * get the broker's word.
  */
-static bool
-kafka_send(struct transport *base, const struct message *m, struct error *err)
+static void
+send_one(struct kafka *k, struct kafka_topic *topic, const struct message *m)
 {
-    struct kafka *k = (struct kafka *) base;
-    struct kafka_topic *topic = kafka_topic_find(k, m->topic);
-
-    (void) err;
-    if (k->draining) {
-        keep(k, m, ERR_TRANSIENT);
-        return true;
-    }
-    PR_CHECK(topic && topic->handle);
     rd_kafka_resp_err_t code =
         is_too_large(k, topic, m) ? RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE : produce(k, topic, m);
     if (code == RD_KAFKA_RESP_ERR_NO_ERROR) {
-        k->under_way++;
-        return true;
+        if (k->under_way++ == 0)
+            k->word_us = clock_mono_us();
+        return;
     }
     enum error_class cls = kafka_class(code);
     keep(k, m, cls == ERR_PERMANENT ? cls : ERR_TRANSIENT);
-    kafka_error(k, code, "sending", NULL, &k->cause);
+    if (code != RD_KAFKA_RESP_ERR__FATAL)
+        kafka_error(k, code, "sending", NULL, &k->cause);
     start_draining(k);
-    return true;
 }
 
 /* ------------------------------------------------------------------ the broker's word */
@@ -228,27 +254,16 @@ class_of(const rd_kafka_message_t *message)
                                                                                  : ERR_UNKNOWN;
 }
 
-/* What stopped the producer says more than what became of those behind it. */
-static void
-note_cause(struct kafka *k, rd_kafka_resp_err_t code)
-{
-    enum error_class cls = kafka_class(code);
-    bool better = k->cause.code[0] == '\0' ||
-                  (strcmp(k->cause.code, "kafka.purged") == 0 && cls != ERR_TRANSIENT);
-
-    if (better)
-        kafka_error(k, code, "publishing", NULL, &k->cause);
-}
-
 static void
 take_message(struct kafka *k, const rd_kafka_message_t *message, struct receipts *ret)
 {
     struct receipt receipt = {.cookie = (uint32_t) (uintptr_t) message->_private};
 
     k->under_way--;
+    k->word_us = clock_mono_us();
     if (message->err || rd_kafka_message_status(message) != RD_KAFKA_MSG_STATUS_PERSISTED) {
         receipt.cls = class_of(message);
-        note_cause(k, message->err ? message->err : RD_KAFKA_RESP_ERR_UNKNOWN);
+        note_cause(k, message->err ? message->err : RD_KAFKA_RESP_ERR_UNKNOWN, NULL);
         hold_back(k);
     } else {
         k->trouble.code[0] = '\0';
@@ -267,22 +282,38 @@ take_reports(struct kafka *k, rd_kafka_event_t *event, struct receipts *ret)
             take_message(k, messages[i], ret);
 }
 
-/* A fatal error stops the producer for good; any other is the library's own to get over. */
+/*
+ * A fatal error stops the producer for good; any other is the library's own to get over.
+ * "All brokers are down" tells less than what it said before about one of them.
+ */
 static void
 take_error(struct kafka *k, rd_kafka_event_t *event)
 {
     rd_kafka_resp_err_t code = rd_kafka_event_error(event);
-    char reason[300];
 
     if (code == RD_KAFKA_RESP_ERR__FATAL) {
-        rd_kafka_resp_err_t fatal = rd_kafka_fatal_error(k->producer, reason, sizeof(reason));
-        log_info("kafka.fresh_producer", F_STR("cause", rd_kafka_err2name(fatal)),
-                 F_STR("message", reason));
         start_draining(k);
-        return;
+    } else if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN || k->trouble.code[0] == '\0') {
+        kafka_error(k, code, "waiting for the brokers", rd_kafka_event_error_string(event),
+                    &k->trouble);
     }
-    kafka_error(k, code, "waiting for the brokers", rd_kafka_event_error_string(event),
-                &k->trouble);
+}
+
+bool
+kafka_no_answer(struct kafka *k, rd_kafka_resp_err_t code, const char *doing, struct error *err)
+{
+    rd_kafka_event_t *event;
+
+    /* With messages under way their reports are among the events, and settle takes them. */
+    while (k->under_way == 0 && (event = rd_kafka_queue_poll(k->events, 0)) != NULL) {
+        if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_ERROR)
+            take_error(k, event);
+        rd_kafka_event_destroy(event);
+    }
+    if (k->trouble.code[0] == '\0')
+        return kafka_error(k, code, doing, NULL, err);
+    *err = k->trouble;
+    return false;
 }
 
 static void
@@ -308,10 +339,11 @@ end_draining(struct kafka *k, struct receipts *ret, struct error *err)
 {
     for (size_t i = 0; i < k->kept_count; i++)
         ret->list[ret->count++] = (struct receipt){.cookie = k->kept[i], .cls = k->kept_class[i]};
+    /* What was given up is unknown to this producer too: it may not go on behind it. */
+    bool spent = take_fatal(k) || k->purged;
     k->kept_count = 0;
     k->draining = k->purged = false;
-    if (k->cause.code[0] == '\0')
-        kafka_error(k, RD_KAFKA_RESP_ERR__FATAL, "publishing", NULL, &k->cause);
+    PR_CHECK(k->cause.code[0] != '\0');
     *err = k->cause;
     k->cause = (struct error){0};
     if (strcmp(err->code, "kafka.too_large") == 0) {
@@ -320,25 +352,19 @@ end_draining(struct kafka *k, struct receipts *ret, struct error *err)
             kafka_topic_limits(k, &k->topics[i]);
         }
     }
-    if (rd_kafka_fatal_error(k->producer, NULL, 0) || err->cls != ERR_PERMANENT)
+    if (spent || err->cls != ERR_PERMANENT || kafka_least_limit(k) < k->batch_bytes)
         kafka_handle_close(k);
     return false;
 }
 
-/* Topics have to be known to a fresh producer before anything is sent to them. */
+/* A topic has to be known to a fresh producer before anything is sent to it. */
 static bool
-renew(struct kafka *k, struct error *err)
+renew(struct kafka *k, const struct kafka_topic *topic, struct error *err)
 {
-    if (k->producer)
-        return true;
-    if (!kafka_handle_open(k, err))
-        return false;
-    for (int i = 0; i < k->topic_count; i++) {
-        int partitions = k->topics[i].partitions;
-        if (!kafka_topic_open(k, k->topics[i].name, &partitions, err))
-            return false;
-    }
-    return true;
+    int partitions = topic->partitions;
+
+    return topic->handle ||
+           (kafka_handle_open(k, err) && kafka_topic_open(k, topic->name, &partitions, err));
 }
 
 static void
@@ -360,8 +386,6 @@ kafka_settle(struct transport *base, int64_t until_us, struct receipts *ret, str
     struct kafka *k = (struct kafka *) base;
     size_t before = ret->count;
 
-    if (k->under_way == 0 && !k->draining)
-        return kafka_topics_watch(k, err);
     while (k->under_way > 0) {
         int64_t left = until_us - clock_mono_us();
         bool news = ret->count > before && !k->draining;
@@ -376,29 +400,71 @@ kafka_settle(struct transport *base, int64_t until_us, struct receipts *ret, str
     return k->draining ? end_draining(k, ret, err) : true;
 }
 
+/*
+ * The library goes on trying without a word when a partition has no leader or too few
+ * replicas.  A person has to be told why nothing moves.
+ */
+static void
+explain_silence(struct kafka *k)
+{
+    int64_t now = clock_mono_us();
+    int64_t silent_us = now - k->word_us;
+    struct error reason;
+
+    if (silent_us < SILENCE_US || now < k->look_at_us)
+        return;
+    k->look_at_us = now + SILENCE_US;
+    if (!kafka_topics_ready(k, &reason)) {
+        k->trouble = reason;
+    } else if (k->trouble.code[0] == '\0' || strcmp(k->trouble.code, "kafka.silent") == 0) {
+        error_set_exit(&k->trouble, ERR_DESTINATION, EXIT_AWAY, "kafka.silent",
+                       "destination %s (%s): no word about %zu messages for %lld s, although each "
+                       "partition has a leader",
+                       k->config->name, k->config->bootstrap, k->under_way,
+                       (long long) (silent_us / 1000000));
+        error_hint(&k->trouble, "too few replicas in sync for min.insync.replicas, or a slow disk: "
+                                "see the brokers' logs");
+    }
+}
+
 /* Whether it waits for brokers that are away; ret says so. */
 static bool
 kafka_waiting(struct transport *base, struct error *ret)
 {
-    const struct kafka *k = (const struct kafka *) base;
+    struct kafka *k = (struct kafka *) base;
 
-    if (k->under_way == 0 || k->trouble.code[0] == '\0')
+    if (k->under_way == 0)
+        return false;
+    explain_silence(k);
+    if (k->trouble.code[0] == '\0')
         return false;
     *ret = k->trouble;
     return true;
 }
 
+/* Between two loads nothing is under way: that is when the topics are looked at. */
 static bool
-kafka_send_op(struct transport *base, const struct message *m, struct error *err)
+kafka_send(struct transport *base, const struct message *m, struct error *err)
 {
-    return renew((struct kafka *) base, err) && kafka_send(base, m, err);
+    struct kafka *k = (struct kafka *) base;
+    struct kafka_topic *topic = kafka_topic_find(k, m->topic);
+
+    PR_CHECK(topic != NULL);
+    if (k->draining) {
+        keep(k, m, ERR_TRANSIENT);
+        return true;
+    }
+    if (!renew(k, topic, err) || (k->under_way == 0 && !kafka_topics_watch(k, err)))
+        return false;
+    send_one(k, topic, m);
+    return true;
 }
 
 const struct transport_ops transport_kafka = {
     .kind = "kafka",
     .open = kafka_open,
     .topic = kafka_topic_op,
-    .send = kafka_send_op,
+    .send = kafka_send,
     .settle = kafka_settle,
     .waiting = kafka_waiting,
     .close = kafka_close,

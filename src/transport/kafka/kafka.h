@@ -26,6 +26,7 @@ struct kafka_topic {
     char *name;
     rd_kafka_topic_t *handle; /* NULL: of a producer that is gone */
     int partitions;           /* as the relay counts them */
+    int has;                  /* as the broker counted them last */
     int64_t max_bytes;        /* the largest batch the broker takes; 0: not known */
     int64_t asked_us;         /* when that was read */
     bool said;                /* its guarantees have been logged */
@@ -39,7 +40,9 @@ struct kafka {
     int64_t batch_bytes; /* of the producer */
     struct kafka_topic *topics;
     int topic_count, topic_cap;
-    int64_t watch_at_us; /* next look at the partition counts */
+    int64_t untold_until_us; /* the broker does not tell limits: it is not asked before then */
+    int64_t watch_us;        /* between two looks at the topics; not above 0: none */
+    int64_t watch_at_us;     /* the next one */
 
     size_t under_way;
     bool draining;       /* something failed: nothing is sent, all under way is waited for */
@@ -51,6 +54,8 @@ struct kafka {
     size_t kept_count;
 
     struct error trouble; /* the brokers are away or the like; code "": they are not */
+    int64_t word_us;      /* when the broker's last word came, or waiting for it began */
+    int64_t look_at_us;   /* next search for the reason of its silence */
 };
 
 /* errors.c: the class of a message's failure by itself. */
@@ -58,8 +63,13 @@ enum error_class kafka_class(rd_kafka_resp_err_t code);
 /* Fills err for a failure while `doing`; false. */
 bool kafka_error(const struct kafka *k, rd_kafka_resp_err_t code, const char *doing,
                  const char *reason, struct error *err);
+/* The same for a request without an answer: what the library has said meanwhile tells more. */
+bool kafka_no_answer(struct kafka *k, rd_kafka_resp_err_t code, const char *doing,
+                     struct error *err);
 
 /* handle.c */
+/* Bytes of a batch that every known topic takes. */
+int64_t kafka_least_limit(const struct kafka *k);
 bool kafka_handle_open(struct kafka *k, struct error *err) PR_MUSTCHECK;
 void kafka_handle_close(struct kafka *k);
 
@@ -69,8 +79,10 @@ bool kafka_topic_open(struct kafka *k, const char *name, int *partitions,
                       struct error *err) PR_MUSTCHECK;
 /* Reads the topic's limits again if that was not done just now. */
 void kafka_topic_limits(struct kafka *k, struct kafka_topic *topic);
-/* Whether some topic has lost or gained partitions, once in a while. */
+/* Whether some topic has other partitions than it had, once in a while. */
 bool kafka_topics_watch(struct kafka *k, struct error *err) PR_MUSTCHECK;
+/* Whether each topic is there with a leader of each partition. */
+bool kafka_topics_ready(struct kafka *k, struct error *err) PR_MUSTCHECK;
 void kafka_topics_forget(struct kafka *k); /* the producer is gone */
 void kafka_topics_free(struct kafka *k);
 

@@ -8,9 +8,10 @@
 
 enum {
     ASK_MS = 5000,
-    WATCH_US = 30000000,
     WATCH_MS = 1000,
-    LIMITS_US = 1000000, /* limits read within this time are new enough */
+    TELL_MS = 1000,
+    UNTOLD_US = 60000000, /* a broker that does not tell limits is left alone for so long */
+    LIMITS_US = 1000000,  /* limits read within this time are new enough */
     NAME_MOST = 249,
 };
 
@@ -48,6 +49,7 @@ struct guarantees {
     int64_t max_bytes; /* 0: not told */
     int min_insync;
     bool unclean;
+    bool compacted;
     bool flushed; /* each message is synced */
 };
 
@@ -62,6 +64,8 @@ take_entry(const char *name, const char *value, struct guarantees *ret)
         ret->min_insync = (int) strtol(value, NULL, 10);
     else if (strcmp(name, "unclean.leader.election.enable") == 0)
         ret->unclean = strcmp(value, "true") == 0;
+    else if (strcmp(name, "cleanup.policy") == 0)
+        ret->compacted = strstr(value, "compact") != NULL;
     else if (strcmp(name, "flush.messages") == 0)
         ret->flushed = strcmp(value, "1") == 0;
 }
@@ -90,18 +94,21 @@ take_answer(rd_kafka_event_t *event, struct guarantees *ret)
 static bool
 describe(struct kafka *k, const char *topic, struct guarantees *ret)
 {
-    rd_kafka_ConfigResource_t *resource =
-        rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, topic);
-    rd_kafka_queue_t *answers = rd_kafka_queue_new(k->producer);
+    rd_kafka_ConfigResource_t *resource;
 
     *ret = (struct guarantees){0};
+    if (clock_mono_us() < k->untold_until_us)
+        return false;
+    resource = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, topic);
+    rd_kafka_queue_t *answers = rd_kafka_queue_new(k->producer);
     rd_kafka_DescribeConfigs(k->producer, &resource, 1, NULL, answers);
-    rd_kafka_event_t *event = rd_kafka_queue_poll(answers, ASK_MS);
+    rd_kafka_event_t *event = rd_kafka_queue_poll(answers, TELL_MS);
     bool ok = event && take_answer(event, ret);
     if (event)
         rd_kafka_event_destroy(event);
     rd_kafka_queue_destroy(answers);
     rd_kafka_ConfigResource_destroy(resource);
+    k->untold_until_us = ok ? 0 : clock_mono_us() + UNTOLD_US;
     return ok;
 }
 
@@ -133,6 +140,10 @@ say_guarantees(struct kafka_topic *topic, int replicas, const struct guarantees 
              F_I64("replication_factor", replicas), F_I64("min_insync_replicas", g->min_insync),
              F_I64("max_message_bytes", g->max_bytes),
              F_STR("confirmed_means", durability_name(d)));
+    if (g->compacted)
+        log_warn("kafka.compacted", F_STR("topic", topic->name),
+                 F_STR("hint", "cleanup.policy=compact keeps only the newest event of a stream: a "
+                               "consumer that comes late misses the others"));
     if (g->unclean)
         log_warn("kafka.unclean", F_STR("topic", topic->name),
                  F_STR("hint",
@@ -142,6 +153,19 @@ say_guarantees(struct kafka_topic *topic, int replicas, const struct guarantees 
         log_warn("kafka.one_copy", F_STR("topic", topic->name),
                  F_STR("hint", "a confirmed event is in the memory of one broker: use replication "
                                "factor 3 and min.insync.replicas 2 where losing one matters"));
+}
+
+/* The user may publish, but not ask; then the broker's word is taken as it is. */
+static void
+say_untold(struct kafka_topic *topic, int replicas)
+{
+    if (topic->said)
+        return;
+    topic->said = true;
+    log_warn("kafka.untold", F_STR("topic", topic->name), F_I64("partitions", topic->partitions),
+             F_I64("replication_factor", replicas),
+             F_STR("hint", "the broker does not tell this user what a confirm means and how large "
+                           "a message may be, or not in time: grant DescribeConfigs on the topic"));
 }
 
 /* ------------------------------------------------------------------ metadata */
@@ -179,7 +203,7 @@ read_metadata(struct kafka *k, rd_kafka_topic_t *handle, int timeout_ms, int *re
     rd_kafka_resp_err_t code = rd_kafka_metadata(k->producer, 0, handle, &metadata, timeout_ms);
 
     if (code)
-        return kafka_error(k, code, "asking for the topic", k->trouble.text, err);
+        return kafka_no_answer(k, code, "asking for the topic", err);
     code = metadata->topic_cnt == 1 ? metadata->topics[0].err
                                     : RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
     bool ok = code == RD_KAFKA_RESP_ERR_NO_ERROR || code == RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE;
@@ -200,7 +224,10 @@ read_metadata(struct kafka *k, rd_kafka_topic_t *handle, int timeout_ms, int *re
 static bool
 compare_count(struct kafka *k, struct kafka_topic *topic, int has, struct error *err)
 {
-    if (has == topic->partitions)
+    bool known = has == topic->has;
+
+    topic->has = has;
+    if (has == topic->partitions || (known && has > topic->partitions))
         return true;
     if (has > topic->partitions) {
         log_error("kafka.partitions_added", F_STR("topic", topic->name),
@@ -255,6 +282,8 @@ kafka_topic_open(struct kafka *k, const char *name, int *partitions, struct erro
     if (describe(k, name, &g)) {
         topic->max_bytes = g.max_bytes;
         say_guarantees(topic, replicas, &g);
+    } else {
+        say_untold(topic, replicas);
     }
     return true;
 }
@@ -264,18 +293,31 @@ kafka_topics_watch(struct kafka *k, struct error *err)
 {
     int64_t now = clock_mono_us();
 
-    if (now < k->watch_at_us)
+    if (now < k->watch_at_us || k->watch_us <= 0)
         return true;
-    k->watch_at_us = now + WATCH_US;
+    k->watch_at_us = now + k->watch_us;
     for (int i = 0; i < k->topic_count; i++) {
         struct kafka_topic *topic = &k->topics[i];
         int has = 0, replicas = 0;
         struct error gone;
         if (!topic->handle)
             continue;
-        /* A broker that does not answer now is no news about the topic. */
-        if (read_metadata(k, topic->handle, WATCH_MS, &has, &replicas, &gone) &&
-            !compare_count(k, topic, has, err))
+        /* A broker that does not answer now is no news about a topic, and of none. */
+        if (!read_metadata(k, topic->handle, WATCH_MS, &has, &replicas, &gone))
+            return true;
+        if (!compare_count(k, topic, has, err))
+            return false;
+    }
+    return true;
+}
+
+bool
+kafka_topics_ready(struct kafka *k, struct error *err)
+{
+    for (int i = 0; i < k->topic_count; i++) {
+        int has, replicas;
+        if (k->topics[i].handle &&
+            !read_metadata(k, k->topics[i].handle, WATCH_MS, &has, &replicas, err))
             return false;
     }
     return true;
