@@ -62,8 +62,6 @@ def judge(place, messages, repeated=None):
     committed = {row[0]: row[1:] for row in place.sql("shop", "SELECT event_id::text, aggregate_id, aggregate_version, "
                                                       "payload::text FROM postrider.outbox")}
     seen, last, place_of = set(), {}, {}
-    for part, _, key, _, value in messages:
-        pass
     for message in messages:
         part, _, key, _, value = message
         event_id = header(message, "postrider-id")
@@ -180,6 +178,35 @@ def test_a_topic_deleted_and_made_again(place, kafka, topic):
     assert place.stop(process) == 0
 
 
+def test_a_topic_made_again_under_load(place, kafka, topic):
+    """What was in it is gone with it; what comes after is whole and in order."""
+    kafka.create(topic, 3)
+    to_kafka(place, kafka, topic)
+    process = place.start("--only", "relays")
+    version = 1
+    for _ in range(3):
+        for _ in range(10):
+            emit_many(place, 50, 4, first=version)
+            version += 4
+        kafka.delete(topic)
+        emit_many(place, 50, 4, first=version)
+        version += 4
+        time.sleep(0.3)
+        kafka.create(topic, 3)
+    emit_many(place, 50, 4, first=version)
+    wait_until(lambda: at_rest(place), timeout=120, what="rest")
+    first_seen = {}
+    for m in kafka.read(topic):
+        versions = first_seen.setdefault(m[2], [])
+        if int(header(m, "postrider-version")) not in versions:
+            versions.append(int(header(m, "postrider-version")))
+    assert len(first_seen) == 50
+    for versions in first_seen.values():
+        assert versions == list(range(versions[0], version + 4))
+    assert place.sql("shop", "SELECT count(*) FROM postrider.parked") == [(0,)]
+    assert place.stop(process) == 0
+
+
 def test_added_partitions_stay_empty(place, kafka, topic):
     kafka.create(topic, 2)
     to_kafka(place, kafka, topic)
@@ -195,6 +222,26 @@ def test_added_partitions_stay_empty(place, kafka, topic):
     judge(place, messages, repeated=0)
     assert {m[0] for m in messages} == {0, 1}
     assert "kafka.partitions_added" in process.log.read_text()
+    assert place.stop(process) == 0
+
+
+def test_partitions_added_while_running_are_told_and_stay_empty(place, kafka, topic):
+    kafka.create(topic, 2)
+    to_kafka(place, kafka, topic, more=", settings: {topic.metadata.refresh.interval.ms: 300}")
+    process = place.start("--only", "relays")
+    emit_many(place, 50, 2)
+    wait_until(lambda: at_rest(place), what="rest")
+    kafka.add_partitions(topic, 5)
+    kafka.wait_topic(topic, 5)
+    time.sleep(0.5)
+    for version in range(3, 8):
+        emit_many(place, 50, 1, first=version)
+        wait_until(lambda: at_rest(place), what="rest")
+        time.sleep(0.4)
+    messages = kafka.read(topic)
+    judge(place, messages, repeated=0)
+    assert {m[0] for m in messages} == {0, 1}
+    assert process.log.read_text().count("kafka.partitions_added") == 1
     assert place.stop(process) == 0
 
 
@@ -236,6 +283,18 @@ def test_a_limit_lowered_at_the_broker_hurts_only_what_is_too_large(place, kafka
     place.run("dlq", "replay", number, "--relay", "to-kafka", "--actor", "ann", "--reason", "limit raised", check=0)
     wait_until(lambda: at_rest(place), timeout=60, what="the replay")
     judge(place, kafka.read(topic))
+    assert place.stop(process) == 0
+
+
+def test_batches_fit_a_topic_that_takes_little(place, kafka, topic):
+    """Not one batch is refused, so not one event is sent twice or alone."""
+    kafka.create(topic, 3, config={"max.message.bytes": "3000"})
+    to_kafka(place, kafka, topic)
+    emit_many(place, 100, 30, size=300)
+    process = place.start("--only", "relays")
+    wait_until(lambda: at_rest(place), timeout=60, what="rest")
+    judge(place, kafka.read(topic), repeated=0)
+    assert "kafka.fresh_producer" not in process.log.read_text()
     assert place.stop(process) == 0
 
 

@@ -51,7 +51,7 @@ static int
 set_up(void **state)
 {
     static char batch[] = "batch.num.messages", ten[] = "10", linger[] = "linger.ms",
-                long_ms[] = "200", backoff[] = "retry.backoff.ms", short_ms[] = "50", name[] = "d",
+                long_ms[] = "20", backoff[] = "retry.backoff.ms", short_ms[] = "50", name[] = "d",
                 kind[] = "kafka";
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     char reason[200];
@@ -285,6 +285,30 @@ a_broker_that_is_away_is_waited_for(void **state)
     assert_false(transport_kafka.waiting(b.transport, &reason));
 }
 
+/* librdkafka tries again without a word when replicas are missing; a person has to be told. */
+static void
+silence_is_explained(void **state)
+{
+    struct flight_news news;
+    struct error err, reason = {0};
+    int64_t until = clock_mono_us() + 15000000;
+
+    (void) state;
+    for (int i = 0; i < 1000; i++)
+        rd_kafka_mock_push_request_errors(b.cluster, PRODUCE, 1,
+                                          RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS);
+    do {
+        assert_true(flight_move(&b.flight, 1, clock_mono_us() + 100000, &news, &err));
+        assert_true(clock_mono_us() < until);
+    } while (!transport_kafka.waiting(b.transport, &reason));
+    assert_string_equal(reason.code, "kafka.silent");
+    assert_non_null(strstr(reason.text, "no word about 60 messages for 10 s"));
+    rd_kafka_mock_clear_request_errors(b.cluster, PRODUCE);
+    fly(20000000);
+    assert_int_equal(b.failures, 0);
+    assert_int_equal(check_log(), MESSAGES);
+}
+
 /* Closed with messages under way: the library lets go of them at once, and none is lost. */
 static void
 closing_lets_go_of_what_is_under_way(void **state)
@@ -356,6 +380,7 @@ main(void)
         cmocka_unit_test_setup_teardown(a_fatal_error_is_got_over, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_fatal_error_at_rest_is_got_over, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_broker_that_is_away_is_waited_for, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(silence_is_explained, set_up, tear_down),
         cmocka_unit_test_setup_teardown(closing_lets_go_of_what_is_under_way, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
