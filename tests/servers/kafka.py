@@ -36,6 +36,15 @@ SETTINGS = {"process.roles": "broker,controller", "controller.listener.names": "
             "broker.session.timeout.ms": "2000", "metadata.max.idle.interval.ms": "500"}
 
 
+# Who may do what: loopback without a password may do all, "relay" what a test says.
+SECURE = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "sasl.enabled.mechanisms": "PLAIN",
+          "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SSL",
+          "listener.name.sasl.plain.sasl.jaas.config":
+              'org.apache.kafka.common.security.plain.PlainLoginModule required user_relay="secret";',
+          "listener.name.tls.ssl.keystore.type": "PEM", "listener.name.tls.ssl.truststore.type": "PEM",
+          "listener.name.tls.ssl.client.auth": "required"}
+
+
 def run(args, **more):
     done = subprocess.run(args, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, **more)
     if done.returncode != 0:
@@ -61,10 +70,26 @@ def class_archive():
     return HOME / f"classes-{int(java.stat().st_mtime)}-{java.stat().st_size}.jsa"
 
 
+def make_certificates(folder):
+    """A CA, and one certificate for the broker and one for the relay: {ca,broker,relay,other-ca}.pem, {broker,relay}.key."""
+    def openssl(*args):
+        run(["openssl", *args], cwd=folder)
+    for ca in ("ca", "other-ca"):
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={ca}", "-keyout", f"{ca}.key",
+                "-out", f"{ca}.pem")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    for name in ("broker", "relay"):
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+                "-extfile", "names", "-out", f"{name}.pem")
+    (folder / "broker-all.pem").write_text((folder / "broker.key").read_text() + (folder / "broker.pem").read_text())
+
+
 class Broker:
     def __init__(self, kafka, number):
         self.kafka, self.number = kafka, number
         self.port, self.controller_port = free_port(), free_port()
+        self.sasl_port, self.tls_port = (free_port(), free_port()) if kafka.secure else (None, None)
         self.folder = kafka.folder / f"n{number}"
         self.folder.mkdir()
         self.log = self.folder / "log"
@@ -78,8 +103,27 @@ class Broker:
                   "default.replication.factor": replication, "offsets.topic.replication.factor": replication,
                   "transaction.state.log.replication.factor": replication, "transaction.state.log.min.isr": 1,
                   "share.coordinator.state.topic.replication.factor": replication,
-                  "share.coordinator.state.topic.min.isr": 1, "min.insync.replicas": max(1, replication - 1), **settings}
-        (self.folder / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in values.items()))
+                  "share.coordinator.state.topic.min.isr": 1, "min.insync.replicas": max(1, replication - 1)}
+        if self.kafka.secure:
+            more = f",SASL://127.0.0.1:{self.sasl_port},TLS://127.0.0.1:{self.tls_port}"
+            values.update(SECURE)
+            values["listeners"] += more
+            values["advertised.listeners"] += more
+            values["listener.name.tls.ssl.keystore.location"] = self.kafka.folder / "broker-all.pem"
+            values["listener.name.tls.ssl.truststore.location"] = self.kafka.folder / "ca.pem"
+            values["super.users"] = "User:ANONYMOUS;User:CN=relay"
+        self.settings = {**values, **settings}
+        self.save()
+
+    def save(self):
+        (self.folder / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in self.settings.items()))
+
+    def restart_with(self, **settings):
+        """Killed, and started again with other settings: super_users="…"."""
+        self.settings.update({name.replace("_", "."): value for name, value in settings.items()})
+        self.save()
+        self.kill()
+        self.restart()
 
     def start(self, archive_to=None):
         started = self.log.read_text().count("Kafka Server started") if self.log.exists() else 0
@@ -116,12 +160,18 @@ class Broker:
 
 
 class Kafka:
-    """`Kafka(3)` is a cluster of three, replication factor 3 and min.insync.replicas 2 unless told otherwise."""
+    """`Kafka(3)` is a cluster of three, replication factor 3 and min.insync.replicas 2 unless told otherwise.
 
-    def __init__(self, brokers=1, settings=None, heap="384m"):
-        self.classpath, self.heap = classpath(), heap
+    A secure one has two more listeners, with a password (relay, secret) and with certificates, and asks for rights.
+    """
+
+    def __init__(self, brokers=1, settings=None, heap="384m", secure=False):
+        self.classpath, self.heap, self.secure = classpath(), heap, False
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="postrider-kafka-"))
         self.make_archive()
+        self.secure = secure
+        if secure:
+            make_certificates(self.folder)
         self.brokers = [Broker(self, n + 1) for n in range(brokers)]
         self.boot(settings or {})
         self.bootstrap = ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers)

@@ -52,13 +52,13 @@ static const struct rule {
     {RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR, ERR_DESTINATION, "kafka.storage",
      "a broker's disk has failed or is full: see its log"},
     {RD_KAFKA_RESP_ERR__TRANSPORT, ERR_DESTINATION, "kafka.away",
-     "check that the brokers run and can be reached from here"},
+     "check that the brokers run, can be reached from here and speak this security.protocol"},
     {RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN, ERR_DESTINATION, "kafka.away",
-     "check that the brokers run and can be reached from here"},
+     "check that the brokers run, can be reached from here and speak this security.protocol"},
     {RD_KAFKA_RESP_ERR__RESOLVE, ERR_DESTINATION, "kafka.away",
      "check the host names in bootstrap"},
     {RD_KAFKA_RESP_ERR__TIMED_OUT, ERR_DESTINATION, "kafka.away",
-     "check that the brokers run and can be reached from here"},
+     "check that the brokers run, can be reached from here and speak this security.protocol"},
 
     /* The producer and the broker no longer agree about its messages; a fresh one takes over. */
     {RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER, ERR_UNKNOWN, "kafka.sequence", SEQUENCE},
