@@ -26,6 +26,8 @@ VERSIONS = os.environ.get("PG_VERSIONS", "15 16 18").split() + os.environ.get("P
 # What depends on the server runs on all of them, the rest on the first.
 EVERYWHERE = {"test_relay", "test_mark", "test_init", "test_race", "test_race_relay", "test_failpoints", "test_consume_decisions"}
 numbers = itertools.count(1)
+HAS_KAFKA = b"librdkafka.so" in pathlib.Path(BIN).read_bytes() if os.path.exists(BIN) else True
+needs_kafka = pytest.mark.skipif(not HAS_KAFKA, reason="built without transport kafka")
 
 
 def wait_until(condition, timeout=30, what="the condition"):

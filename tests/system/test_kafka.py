@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conftest import http, port_of, states, wait_until
+from conftest import HAS_KAFKA, http, needs_kafka, port_of, states, wait_until
 from servers.kafka import Kafka
 
 PAYLOAD = '{"playerId": "p1", "points": 10, "text": "\\u00fcn\\u00efc\\u00f6de \\u65e5"}'
@@ -14,6 +14,8 @@ PAYLOAD = '{"playerId": "p1", "points": 10, "text": "\\u00fcn\\u00efc\\u00f6de \
 
 @pytest.fixture(scope="module")
 def kafka():
+    if not HAS_KAFKA:
+        pytest.skip("built without transport kafka")
     cluster = Kafka()
     yield cluster
     cluster.remove()
@@ -21,6 +23,8 @@ def kafka():
 
 @pytest.fixture(scope="module")
 def three():
+    if not HAS_KAFKA:
+        pytest.skip("built without transport kafka")
     cluster = Kafka(3)
     yield cluster
     cluster.remove()
@@ -369,6 +373,20 @@ def test_a_process_that_slept_past_its_lease_adds_nothing_new(place, kafka, topi
     judge(place, kafka.read(topic))
 
 
+@pytest.mark.skipif(HAS_KAFKA, reason="built with transport kafka")
+def test_a_program_without_kafka_says_so(place):
+    place.config.write_text(f"""
+outboxes: {{registrations: {{database: "{place.dsns['shop']}"}}}}
+destinations: {{events: {{transport: kafka, bootstrap: "127.0.0.1:1", topic: t}}}}
+relays: {{to-kafka: {{outbox: registrations, destination: events}}}}
+""")
+    assert place.run("config", "check").returncode == 0
+    place.run("init", check=0)
+    done = place.run("run", "--only", "relays")
+    assert done.returncode == 78 and "built without transport kafka" in done.stderr and "-Dkafka=enabled" in done.stderr
+
+
+@needs_kafka
 def test_no_broker_at_the_start_ends_with_a_reason(place):
     place.config.write_text(f"""
 outboxes: {{registrations: {{database: "{place.dsns['shop']}"}}}}

@@ -4,10 +4,11 @@ import time
 
 import pytest
 
-from conftest import http, port_of, wait_until
+from conftest import http, needs_kafka, port_of, wait_until
 from servers.kafka import Kafka
 from system.test_kafka import at_rest, emit_many, judge
 
+pytestmark = needs_kafka
 NOBODY = "User:ANONYMOUS;User:CN=relay"
 RELAY = NOBODY + ";User:relay"
 
