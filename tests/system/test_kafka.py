@@ -302,6 +302,21 @@ def test_batches_fit_a_topic_that_takes_little(place, kafka, topic):
     assert place.stop(process) == 0
 
 
+def test_sizes_around_the_limit(place, kafka, topic):
+    """Each event is stored or a dead letter by its own size; none that fits dies, none that does not holds up another."""
+    kafka.create(topic, 3, config={"max.message.bytes": "3000"})
+    to_kafka(place, kafka, topic)
+    place.sql("shop", """INSERT INTO postrider.outbox (aggregate_type, aggregate_id, aggregate_version, event_type, payload)
+        SELECT 'registration', 's' || n, 1, 'E', jsonb_build_object('x', repeat('x', n)) FROM generate_series(2000, 3100, 20) n""")
+    process = place.start("--only", "relays")
+    wait_until(lambda: sorted(set(states(place).values())) == ["DEAD", "PUBLISHED"], timeout=60, what="rest")
+    dead = {int(row[0][1:]) for row in place.sql("shop", "SELECT aggregate_id FROM postrider.parked WHERE code = 'kafka.too_large'")}
+    stored = {int(m[2].decode()[1:]) for m in kafka.read(topic)}
+    assert max(stored) < min(dead) and stored | dead == set(range(2000, 3101, 20))
+    assert 2300 < max(stored) < 3000
+    assert place.stop(process) == 0
+
+
 def test_an_impossible_topic_name_is_the_events_fault(place, kafka, topic):
     kafka.create(topic + ".registration", 3)
     to_kafka(place, kafka, topic + ".{aggregate_type}")
