@@ -301,9 +301,13 @@ static void
 moved(struct attempt *t)
 {
     for (int w = 0; w < t->count; w++) {
-        struct partition *from = partitions_find(&t->a->partitions, t->works[w].in->part);
-        if (from)
-            from->next_off = t->works[w].in->off + 1;
+        const struct incoming *in = t->works[w].in;
+        struct partition *from = partitions_find(&t->a->partitions, in->part);
+        if (from) {
+            from->next_off = in->off + 1;
+            from->has_last_id = in->has_origin_id;
+            from->last_id = in->origin_id;
+        }
         verdict_clear(t->a, &t->works[w]);
     }
 }

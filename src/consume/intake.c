@@ -111,6 +111,28 @@ overtaken(const struct intake *intake, int64_t part, int64_t ours, int64_t first
              "outbox, see docs/internals/consume.md, \"Overtaken\"");
 }
 
+/* Offsets are given without a hole, and retention moves first_off before it drops. */
+static bool
+hole(const struct intake *intake, int64_t part, int64_t ours, int64_t found, struct error *err)
+{
+    error_set_exit(err, ERR_STOP, EXIT_DIFFERS, "consumer.hole",
+                   "partition %" PRId64 " of topic %s: the log has no message at offset %" PRId64
+                   ", and one at %" PRId64,
+                   part, intake->topic, ours, found);
+    return error_hint(err, "rows were taken out of postrider.log by hand; see "
+                           "docs/internals/consume.md, \"A hole\"");
+}
+
+static bool
+twins(const struct intake *intake, int64_t part, int64_t off, struct error *err)
+{
+    error_set_exit(err, ERR_STOP, EXIT_DIFFERS, "consumer.twins",
+                   "partition %" PRId64 " of topic %s: the log has two messages at offset %" PRId64,
+                   part, intake->topic, off);
+    return error_hint(err, "one was written past postrider.log_append(); see "
+                           "docs/internals/consume.md, \"Two messages at one offset\"");
+}
+
 static bool
 went_back(const struct intake *intake, int64_t part, int64_t ours, int64_t next, struct error *err)
 {
@@ -193,10 +215,11 @@ intake_ask(struct intake *intake, const struct partitions *partitions, int limit
     pgparams_text(&p, intake->topic);
     pgparams_array(&p, &parts);
     pgparams_array(&p, &offs);
-    pgparams_i64(&p, limit);
+    pgparams_i64(&p, limit + 1); /* the last is read again: no twin of it may stay unseen */
     pgparams_binary(&p);
     bool ok = pgconn_send(intake->conn, &stmt_read, &p, err);
     intake->asked = ok;
+    intake->limit = limit;
     pgarray_release(&parts);
     pgarray_release(&offs);
     arena_release(&arena);
@@ -264,6 +287,23 @@ intake_content(const PGresult *res, int row, int col, struct arena *arena, struc
     return !names.bad && !values.bad;
 }
 
+/* Why a message is missing; the head tells whether retention was it. */
+static bool
+explain_hole(struct intake *intake, const struct partitions *partitions, const struct partition *at,
+             int64_t found, struct error *err)
+{
+    return intake_check(intake, partitions, err) &&
+           hole(intake, at->part, at->read_off, found, err);
+}
+
+/* Whether this row has the partition and offset of the one before it. */
+static bool
+is_twin(const PGresult *res, int row)
+{
+    return row > 0 && pgresult_binary_i64(res, row, 0) == pgresult_binary_i64(res, row - 1, 0) &&
+           pgresult_binary_i64(res, row, 1) == pgresult_binary_i64(res, row - 1, 1);
+}
+
 static bool
 read_row(struct intake *intake, struct intake_batch *batch, int row, struct partitions *partitions,
          struct error *err)
@@ -277,10 +317,12 @@ read_row(struct intake *intake, struct intake_batch *batch, int row, struct part
                             .off = pgresult_binary_i64(batch->res, row, 1),
                             .at_us = pgresult_binary_i64(batch->res, row, 2) + PG_EPOCH_US};
     from = partitions_find(partitions, in->part);
+    if (is_twin(batch->res, row))
+        return twins(intake, in->part, in->off, err);
     if (!from || in->off < from->read_off)
         return true; /* given away, or claimed anew at another position, since it was asked for */
     if (in->off > from->read_off)
-        return overtaken(intake, in->part, from->read_off, in->off, err);
+        return explain_hole(intake, partitions, from, in->off, err);
     in->has_origin_id = !PQgetisnull(batch->res, row, 3);
     if (in->has_origin_id)
         memcpy(in->origin_id.b, PQgetvalue(batch->res, row, 3), sizeof(in->origin_id.b));
@@ -303,9 +345,12 @@ intake_take(struct intake *intake, struct partitions *partitions, struct intake_
         return false;
     int rows = PQntuples(ret->res);
     ret->items = arena_alloc(&ret->arena, sizeof(*ret->items) * (size_t) rows + 1);
-    for (int row = 0; row < rows; row++)
+    for (int row = 0; row < rows && row < intake->limit; row++)
         if (!read_row(intake, ret, row, partitions, err))
             return false;
+    if (rows > intake->limit && is_twin(ret->res, intake->limit))
+        return twins(intake, (int32_t) pgresult_binary_i64(ret->res, intake->limit, 0),
+                     pgresult_binary_i64(ret->res, intake->limit, 1), err);
     return true;
 }
 

@@ -26,7 +26,8 @@ struct intake {
     const char *topic;
     char log_id[UUID_TEXT];
     int64_t server_us; /* the log's clock at the last intake_open() or intake_bounds() */
-    bool asked;        /* a reading is under way */
+    bool asked;        /* a reading is under way ... */
+    int limit;         /* ... for this many messages */
     int turn;          /* which partition is asked first, so that none starves */
 };
 
@@ -59,7 +60,8 @@ bool intake_ask(struct intake *intake, const struct partitions *partitions, int 
 
 /*
  * Waits for what was asked for; moves read_off.  Messages of partitions not owned any more
- * are left out.  Errors: consumer.overtaken.
+ * are left out.  Errors (stop): consumer.overtaken, consumer.hole, consumer.twins (two
+ * messages at one offset).
  */
 bool intake_take(struct intake *intake, struct partitions *partitions, struct intake_batch *ret,
                  struct error *err) PR_MUSTCHECK;

@@ -402,6 +402,40 @@ def test_a_process_that_was_frozen_cannot_apply_what_it_lost(place, topic):
     assert outcomes(place) == "A" * 200
 
 
+def test_a_take_over_by_a_consumer_that_has_moved_on_is_no_false_alarm(place, topic):
+    topic.put(*[event(1, stream=f"r{s}", points=1) for s in range(20)])
+    before = start(place)
+    consumed_up_to(place, 20)
+    place.stop(before)
+    first, second = start(place), start(place)
+    wait_until(lambda: sorted(n for _, n in owners(place)) == [2, 2])
+    topic.put(*[event(v, stream=f"r{s}", points=1) for v in range(2, 6) for s in range(20)])
+    consumed_up_to(place, 100)
+    first.kill()
+    topic.put(*[event(v, stream=f"r{s}", points=1) for v in range(6, 8) for s in range(20)])
+    wait_until(lambda: balance(place) == 140, timeout=20)
+    assert "consumer.went_back" not in second.log.read_text()
+
+
+@pytest.mark.parametrize("twin_at", [0, 3, 99, 100, 150, 199])
+def test_two_messages_at_one_offset_stop_loudly(place, topic, twin_at):
+    topic.put(*[event(v, stream="r1", points=1) for v in range(1, 201)])  # one partition, two batches
+    place.sql("bus", "INSERT INTO postrider.log SELECT topic, part, off, at - interval '1 second', gen_random_uuid(), key,"
+              " header_names, header_values, body FROM postrider.log WHERE off = %s", (twin_at,))
+    place.write_config(extra='http: {listen: "127.0.0.1:0"}')
+    status, body = wait_until(lambda port=listening(start(place)): paused(port))
+    assert status == 503 and f"two messages at offset {twin_at}" in body
+    assert balance(place) <= twin_at
+
+
+def test_a_hole_in_the_log_is_not_called_retention(place, topic):
+    topic.put(*[event(v) for v in range(1, 4)])
+    place.sql("bus", "DELETE FROM postrider.log WHERE off = 1")
+    place.write_config(extra='http: {listen: "127.0.0.1:0"}')
+    status, body = wait_until(lambda port=listening(start(place)): paused(port))
+    assert status == 503 and "offset 1" in body and "retention" not in body
+
+
 def test_a_position_the_log_does_not_have_stops_loudly(place, topic):
     process = start(place)
     topic.put(event(1))
