@@ -231,24 +231,25 @@ publisher_has_parks(const struct publisher *p, const struct batch *batch)
 
 /*
  * A destination that refuses one event after the other and takes none is what has to be
- * mended, not the events: none of them is charged.
+ * mended, not the events: none of them is charged.  A refusal that can only be the event's
+ * own fault says nothing about the destination.
  */
 static bool
 refuses_everything(struct publisher *p, const struct batch *batch, struct error *ret)
 {
-    int dead = 0;
+    int dead = 0, stored = 0;
 
     for (int i = 0; i < batch->count; i++) {
-        if (p->flight.slots[i].fate == FATE_STORED)
-            p->refused_in_a_row = 0;
-        if (p->flight.slots[i].fate != FATE_DEAD)
+        stored += p->flight.slots[i].fate == FATE_STORED;
+        if (p->flight.slots[i].fate != FATE_DEAD || batch->refusals[i]->proven)
             continue;
         dead++;
         *ret = *batch->refusals[i];
     }
-    for (int i = 0; dead > 0 && i < batch->count; i++)
-        if (p->flight.slots[i].fate == FATE_STORED)
-            return false;
+    if (stored > 0) {
+        p->refused_in_a_row = 0;
+        return false;
+    }
     p->refused_in_a_row += dead;
     if (dead == 0 || p->refused_in_a_row <= MOST_REFUSED_IN_A_ROW)
         return false;

@@ -215,7 +215,8 @@ struct big {
     lane_set cohort;
     struct snapshot done, open;
     int64_t asked;   /* ids up to here have been asked for */
-    int64_t settled; /* ids up to here are published */
+    int64_t settled; /* ids up to here are published … */
+    int64_t began;   /* … beginning here: as long as nothing is, no position need be kept */
     int64_t end;     /* the highest id of the window */
     int64_t range;   /* ids in one reading */
     int wide;        /* so many readings more are to expect wide rows */
@@ -295,6 +296,8 @@ record_part(struct relay_worker *w, struct big *big, bool now, const struct batc
                          .pos = big->settled,
                          .write = now || clock_mono_us() - big->wrote_us >= WRITE_INTERVAL_US};
 
+    if (big->settled == big->began)
+        return true; /* the next window is taken anew, and sees what has come meanwhile */
     if (!record(w, &to, batch, err))
         return false;
     if (to.write)
@@ -354,7 +357,7 @@ run_big(struct relay_worker *w, struct big *big, struct load *first, struct erro
     static const struct batch nothing;
     bool behind = big->end - big->settled > BIG_IDS, whole = false;
 
-    big->asked = big->settled;
+    big->asked = big->began = big->settled;
     if (behind)
         log_info("relay.catching_up", F_I64("from_id", big->settled), F_I64("to_id", big->end));
     if (first) {

@@ -317,6 +317,19 @@ def test_sizes_around_the_limit(place, kafka, topic):
     assert place.stop(process) == 0
 
 
+def test_events_that_are_all_too_large_do_not_stall_the_relay(place, kafka, topic):
+    """Not one of the window is stored, but each is refused for its own size: that says nothing of the broker."""
+    kafka.create(topic, 3, config={"max.message.bytes": "3000"})
+    to_kafka(place, kafka, topic)
+    place.sql("shop", """INSERT INTO postrider.outbox (aggregate_type, aggregate_id, aggregate_version, event_type, payload)
+        SELECT 'registration', 'big' || n, 1, 'E', jsonb_build_object('x', repeat('x', 9000)) FROM generate_series(1, 8) n""")
+    process = place.start("--only", "relays")
+    wait_until(lambda: list(states(place).values()) == ["DEAD"] * 8, timeout=30, what="the dead letters")
+    emit_many(place, 5, 1)
+    wait_until(lambda: sorted(set(states(place).values())) == ["DEAD", "PUBLISHED"], timeout=30, what="the others")
+    assert place.stop(process) == 0
+
+
 def test_an_impossible_topic_name_is_the_events_fault(place, kafka, topic):
     kafka.create(topic + ".registration", 3)
     to_kafka(place, kafka, topic + ".{aggregate_type}")

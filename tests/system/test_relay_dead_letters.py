@@ -167,6 +167,19 @@ def test_a_destination_that_refuses_everything_charges_nobody(place):
     assert parked(place) == [] and len(published(place)) == 12
 
 
+def test_events_refused_one_after_the_other_do_not_hide_a_good_one(place):
+    """What seems to refuse everything may be bad events alone: one that comes later and is taken proves it."""
+    place.sql("bus", "ALTER TABLE postrider.log ADD CONSTRAINT no_evil CHECK (position('evil' in encode(body, 'escape')) = 0)")
+    place.write_config(extra='http: {listen: "127.0.0.1:0"}')
+    evil = [emit(place, f"a{n}", 1, '{"evil": 1}') for n in range(8)]
+    process = place.start("--only", "relays")
+    port = port_of(process)
+    wait_until(lambda: "refuses every event" in json.dumps(http(port, "/readyz")), what="the reason in /readyz")
+    good = emit(place, "b", 1)
+    wait_until(lambda: published(place) == [good], timeout=30, what="the good one")
+    wait_until(lambda: {row[0] for row in parked(place)} == set(evil), what="the dead letters")
+
+
 def test_an_impossible_topic_is_the_events_fault(place):
     name = "".join(chr(97 + (n * 7919 + n * n) % 26) for n in range(2600))
     place.sql("bus", """CREATE FUNCTION no_evil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -88,6 +88,14 @@ kafka_class(rd_kafka_resp_err_t code)
     return rule ? rule->cls : ERR_UNKNOWN;
 }
 
+/* Its size or its name: no state of the broker makes these up. */
+static bool
+is_about_the_event(rd_kafka_resp_err_t code)
+{
+    return code == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE ||
+           code == RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE || code == RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION;
+}
+
 bool
 kafka_error(const struct kafka *k, rd_kafka_resp_err_t code, const char *doing, const char *reason,
             struct error *err)
@@ -98,5 +106,6 @@ kafka_error(const struct kafka *k, rd_kafka_resp_err_t code, const char *doing, 
     error_set_exit(err, rule ? rule->cls : ERR_UNKNOWN, EXIT_AWAY,
                    rule ? rule->name : "kafka.error", "destination %s (%s): %s: %s (%s)",
                    k->config->name, k->config->bootstrap, doing, words, rd_kafka_err2name(code));
+    err->proven = is_about_the_event(code);
     return error_hint(err, "%s", rule ? rule->hint : "see the broker's log");
 }
