@@ -77,6 +77,21 @@ END
 $$;
 GRANT EXECUTE ON FUNCTION postrider.uuidv7() TO postrider_producer, postrider_consumer, postrider_operator;
 
+-- A flat object of strings without control characters, none under a name of ours: what every transport
+-- can carry, and no forged version, id or content type.
+CREATE FUNCTION postrider.headers_fit(p_headers jsonb) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN jsonb_typeof(p_headers) <> 'object' OR pg_column_size(p_headers) > 16384 THEN false
+                ELSE NOT EXISTS (
+                    SELECT FROM jsonb_each(p_headers) h
+                    WHERE h.key !~ '^[A-Za-z0-9!#$%&''*+.^_`|~-]{1,100}$' OR h.key ILIKE 'postrider-%'
+                       OR h.key ILIKE 'content-type' OR jsonb_typeof(h.value) <> 'string'
+                       OR h.value #>> '{}' ~ '[\x01-\x1f\x7f]') END
+$$;
+GRANT EXECUTE ON FUNCTION postrider.headers_fit(jsonb) TO postrider_producer;
+
 -- ---------------------------------------------------------------- outbox side
 
 CREATE TABLE postrider.outbox (
@@ -97,6 +112,15 @@ CREATE TABLE postrider.outbox (
     occurred_at       timestamptz NOT NULL DEFAULT now(),             -- business time, the writer's
     inserted_at       timestamptz NOT NULL DEFAULT clock_timestamp(), -- ages are counted from this
     CONSTRAINT one_content CHECK (num_nonnulls(payload, body) = 1),
+    -- The limits of emit(), for those who write plain INSERTs.
+    CONSTRAINT names_fit CHECK (octet_length(aggregate_type) BETWEEN 1 AND 255
+        AND octet_length(aggregate_id) BETWEEN 1 AND 255 AND octet_length(event_type) BETWEEN 1 AND 255
+        AND octet_length(content_type) BETWEEN 1 AND 255
+        AND aggregate_type || aggregate_id || event_type || content_type !~ '[\x01-\x1f\x7f]'),
+    CONSTRAINT version_from_1 CHECK (aggregate_version >= 1),
+    CONSTRAINT size_fits CHECK (octet_length(body) <= 1000000 AND payload IS NULL
+        OR body IS NULL AND octet_length(payload::text) <= 1000000),
+    CONSTRAINT headers_fit CHECK (headers IS NULL OR postrider.headers_fit(headers)),
     PRIMARY KEY (event_id)
 ) PARTITION BY RANGE (event_id);
 CREATE INDEX outbox_xid_lane ON postrider.outbox (xid, lane);
@@ -229,6 +253,8 @@ CREATE TABLE postrider.consumed (
     at       timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (consumer, day, event_id)
 ) PARTITION BY RANGE (day);
+-- What holds a day back from being dropped; few rows, so that nobody waits while they are looked for.
+CREATE INDEX consumed_open ON postrider.consumed (day) WHERE outcome IN ('P', 'D');
 CREATE TABLE postrider.consumed_other PARTITION OF postrider.consumed
     FOR VALUES FROM (MINVALUE) TO ('4713-01-01 BC'); -- ids that are no UUIDv7: day -infinity
 CREATE TABLE postrider.consumed_default PARTITION OF postrider.consumed DEFAULT;

@@ -18,6 +18,10 @@ BEGIN
                     INCLUDING DEFAULTS INCLUDING STORAGE)
                     WITH (autovacuum_vacuum_insert_threshold = -1, toast.autovacuum_vacuum_insert_threshold = -1)',
                    v_name, p_table);
+    -- Made by a superuser by hand, it would be theirs, and our retention could not drop it.
+    EXECUTE format('ALTER TABLE postrider.%I OWNER TO %I', v_name,
+                   (SELECT pg_get_userbyid(relowner) FROM pg_class
+                    WHERE oid = ('postrider.' || p_table)::regclass));
     EXECUTE format('ALTER TABLE postrider.%I ADD CONSTRAINT this_day CHECK (%I >= %L AND %I < %L)',
                    v_name, v_key, p_from, v_key, p_to);
     IF p_table = 'outbox' THEN

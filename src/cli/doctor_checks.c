@@ -78,11 +78,16 @@ const struct doctor_check doctor_checks[] = {
      "they come from a wrong clock or a missing partition, and retention does not reach them",
      DOCTOR_NO_NAMES, {"doctor_default",
      "SELECT format('%s_default has %s rows of %s', d.table_name, d.row_count, d.day),"
-     "  format('SET ROLE postrider_owner; SELECT postrider.make_partition(%L, %L, %s)', d.table_name, d.day,"
+     /* Names of partitions have eight digits; and no clock is off by eight thousand years. */
+     "  CASE WHEN d.day > '9999-12-30' THEN format('once they are published or consumed: DELETE FROM"
+     " postrider.%I WHERE %s', d.table_name || '_default', CASE d.table_name"
+     "   WHEN 'outbox' THEN 'event_id >= postrider.day_floor(''9999-12-31'')'"
+     "   WHEN 'log' THEN 'at >= ''9999-12-31 00:00+00''' ELSE 'day > ''9999-12-30''' END)"
+     "  ELSE format('SET ROLE postrider_owner; SELECT postrider.make_partition(%L, %L, %s)', d.table_name, d.day,"
      "   CASE d.table_name WHEN 'outbox' THEN format('postrider.day_floor(%L)::text,"
      " postrider.day_floor(%L)::text', d.day, d.day + 1)"
      "   WHEN 'log' THEN format('%L, %L', d.day || ' 00:00+00', d.day + 1 || ' 00:00+00')"
-     "   ELSE format('%L, %L', d.day, d.day + 1) END), true"
+     "   ELSE format('%L, %L', d.day, d.day + 1) END) END, true"
      " FROM postrider.default_rows() d ORDER BY d.table_name, d.day LIMIT 10"}},
     {11, DOCTOR_ANY, "prepared transactions",
      "one that is forgotten holds back VACUUM and freezing for ever, and its events wait",
@@ -101,6 +106,15 @@ const struct doctor_check doctor_checks[] = {
      " FROM pg_stat_activity a WHERE a.xact_start < clock_timestamp() - interval '10 seconds'"
      "  AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'"
      " ORDER BY a.xact_start LIMIT 5"}},
+
+    {13, DOCTOR_ANY, "owner of the partitions",
+     "only a table's owner may drop it, so retention stops at one that has another",
+     DOCTOR_NO_NAMES, {"doctor_owners",
+     "SELECT format('%s belongs to %s', i.inhrelid::regclass, pg_get_userbyid(c.relowner)),"
+     "  format('ALTER TABLE %s OWNER TO %I', i.inhrelid::regclass, pg_get_userbyid(p.relowner)), true"
+     " FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_class p ON p.oid = i.inhparent"
+     " WHERE p.oid IN ('postrider.outbox'::regclass, 'postrider.log'::regclass, 'postrider.consumed'::regclass)"
+     "  AND c.relowner <> p.relowner ORDER BY 1 LIMIT 10"}},
 
     {20, DOCTOR_OUTBOX, "rights of the relay's login",
      "without them the relay stops at its first step",

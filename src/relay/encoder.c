@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/clock.h"
 
@@ -60,6 +61,56 @@ header_value(const json_t *value, struct arena *arena)
     return slice;
 }
 
+/* ------------------------------------------------------------------ what cannot be sent */
+
+static bool
+refuse(struct error *err, const char *code, const char *what, const char *name)
+{
+    error_set_exit(err, ERR_PERMANENT, EXIT_REFUSED, code, "%s%.100s", what, name);
+    err->proven = true;
+    return error_hint(err, "correct the row, then `postrider dlq replay`; or discard it");
+}
+
+static bool
+has_control(const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char) text[i] < 0x20 || text[i] == 0x7f)
+            return true;
+    return false;
+}
+
+/* A name of ours would forge what consumers trust; a line break splits a message elsewhere. */
+static bool
+check_headers(const struct message *m, int ours, struct error *err)
+{
+    for (int i = ours; i < m->header_count; i++) {
+        const struct header *h = &m->headers[i];
+        if (strncasecmp(h->name, "postrider-", 10) == 0 || strcasecmp(h->name, "content-type") == 0)
+            return refuse(err, "event.headers", "it has a header under a name of ours: ", h->name);
+        if (!*h->name || has_control(h->name, strlen(h->name)) ||
+            has_control(h->value.data, h->value.len))
+            return refuse(err, "event.headers",
+                          "a header is without a name or has a control character: ", h->name);
+    }
+    return true;
+}
+
+static bool
+check_row(const struct outbox_row *row, json_t *own, struct error *err)
+{
+    if (row->version < 1)
+        return refuse(err, "event.version", "its version is below 1", "");
+    if (!*row->aggregate_type || !*row->aggregate_id || !*row->event_type)
+        return refuse(err, "event.name", "its aggregate type, aggregate id or event type is empty",
+                      "");
+    if (row->headers && !json_is_object(own) && !json_is_null(own))
+        return refuse(err, "event.headers", "its headers are no JSON object", "");
+    return true;
+}
+
+/* ------------------------------------------------------------------ messages */
+
 static void
 add_own_headers(struct message *m, struct header *list, json_t *own, struct arena *arena)
 {
@@ -74,24 +125,13 @@ add_own_headers(struct message *m, struct header *list, json_t *own, struct aren
     }
 }
 
-void
-encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, int64_t prev,
-               struct arena *arena, struct message *ret)
+static void
+add_our_headers(const struct outbox_row *row, const char *relay, int64_t epoch, int64_t prev,
+                struct arena *arena, struct header *list, struct message *ret)
 {
-    json_t *own = row->headers ? json_loads(row->headers, JSON_DECODE_ANY, NULL) : NULL;
-    size_t own_count = json_is_object(own) ? json_object_size(own) : 0;
-    struct header *list = arena_alloc(arena, sizeof(*list) * (OUR_HEADERS + own_count));
     char *id = arena_alloc(arena, UUID_TEXT);
 
     uuid_format(&row->event_id, id);
-    *ret = (struct message){
-        .event_id = row->event_id,
-        .key = {row->aggregate_id, strlen(row->aggregate_id)},
-        .body = {row->body, row->body_len},
-        .headers = list,
-        .lane = row->lane,
-        .epoch = epoch,
-    };
     add_header(ret, list, "postrider-id", id);
     add_header(ret, list, "postrider-type", row->event_type);
     add_header(ret, list, "postrider-aggregate-type", row->aggregate_type);
@@ -105,7 +145,29 @@ encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, i
     add_number(ret, list, "postrider-epoch", epoch, 1, arena);
     add_number(ret, list, "postrider-sequence", row->id, 20, arena);
     add_header(ret, list, "content-type", row->content_type);
+}
+
+bool
+encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, int64_t prev,
+               struct arena *arena, struct message *ret, struct error *err)
+{
+    json_t *own = row->headers ? json_loads(row->headers, JSON_DECODE_ANY, NULL) : NULL;
+    size_t own_count = json_is_object(own) ? json_object_size(own) : 0;
+    struct header *list = arena_alloc(arena, sizeof(*list) * (OUR_HEADERS + own_count));
+
+    *ret = (struct message){
+        .event_id = row->event_id,
+        .key = {row->aggregate_id, strlen(row->aggregate_id)},
+        .body = {row->body, row->body_len},
+        .headers = list,
+        .lane = row->lane,
+        .epoch = epoch,
+    };
+    add_our_headers(row, relay, epoch, prev, arena, list, ret);
+    int ours = ret->header_count;
     if (own_count > 0)
         add_own_headers(ret, list, own, arena);
+    bool ok = check_row(row, own, err) && check_headers(ret, ours, err);
     json_decref(own);
+    return ok;
 }

@@ -8,18 +8,22 @@
 #ifndef PR_ENCODER_H
 #define PR_ENCODER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/arena.h"
+#include "core/error.h"
 #include "source/poll/window.h"
 #include "transport/transport.h"
 
 /*
  * Fills all but cookie, topic and part; `relay` is its name, `prev` the version before or
- * -1 where messages carry none.
+ * -1 where messages carry none.  Errors (permanent, proven): event.headers, event.version,
+ * event.name; a table of the user's own may hold what the built-in one does not take, and
+ * no consumer could read.
  */
-void encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, int64_t prev,
-                    struct arena *arena, struct message *ret);
+bool encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, int64_t prev,
+                    struct arena *arena, struct message *ret, struct error *err) PR_MUSTCHECK;
 
 /* "2026-12-01T05:34:30.123456Z", or "infinity" and "-infinity". */
 char *encode_time(int64_t us, struct arena *arena);

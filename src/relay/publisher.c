@@ -144,6 +144,7 @@ encode_batch(struct publisher *p, struct batch *batch, struct error *err)
 {
     size_t count = (size_t) batch->count;
     int64_t *prev = arena_alloc(&batch->arena, sizeof(*prev) * count);
+    struct error refusal;
 
     if (!find_prevs(p, batch, prev, err))
         return false;
@@ -153,8 +154,9 @@ encode_batch(struct publisher *p, struct batch *batch, struct error *err)
         const struct outbox_row *row = &batch->rows[i];
         const struct route *route = router_find(p->router, row->aggregate_type);
         struct message *m = &batch->messages[i];
-        encode_message(row, p->config->name, p->lanes->lane[row->lane].epoch, prev[i],
-                       &batch->arena, m);
+        if (!encode_message(row, p->config->name, p->lanes->lane[row->lane].epoch, prev[i],
+                            &batch->arena, m, &refusal))
+            batch->refusals[i] = arena_dup(&batch->arena, &refusal, sizeof(refusal));
         m->topic = route->topic;
         m->part =
             route->partitions > 0 ? route_partition(m->key.data, m->key.len, route->partitions) : 0;
@@ -188,7 +190,7 @@ bury(struct publisher *p, struct batch *batch, int n, const struct error *cause)
              F_STR("sqlstate", cause->sqlstate), F_STR("message", cause->text));
 }
 
-/* Rows that are not to be sent: their stream is held, or their topic's name is refused. */
+/* Rows that are not to be sent: their stream is held, or they cannot be, as they are. */
 static void
 keep_back(struct publisher *p, struct batch *batch)
 {
@@ -201,8 +203,8 @@ keep_back(struct publisher *p, struct batch *batch)
             continue;
         if (held && held->holds && !batch->mending)
             flight_decide(&p->flight, (uint32_t) i, FATE_WAITING);
-        else if (route->refusal)
-            bury(p, batch, i, route->refusal);
+        else if (batch->refusals[i] || route->refusal)
+            bury(p, batch, i, batch->refusals[i] ? batch->refusals[i] : route->refusal);
     }
 }
 

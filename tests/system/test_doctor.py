@@ -33,7 +33,7 @@ def finding(place, number, *words, result="MEND", database="shop"):
 
 def sql_of(remedy):
     """The SQL in a remedy, without the words around it."""
-    return re.search(r"(ALTER|BEGIN|CREATE|DROP|GRANT|REVOKE|SELECT|SET|UPDATE)\b.*", remedy).group(0)
+    return re.search(r"(ALTER|BEGIN|CREATE|DELETE|DROP|GRANT|REVOKE|SELECT|SET|UPDATE)\b.*", remedy).group(0)
 
 
 def mend(place, row, database="shop"):
@@ -180,6 +180,19 @@ def test_rows_in_default(place):
         mend(place, row)
     is_well(place)
     assert place.value("shop", "SELECT tableoid::regclass::text FROM postrider.outbox") == "postrider.outbox_20230630"
+
+
+def test_rows_of_the_end_of_time(place):
+    place.sql("shop", "INSERT INTO postrider.outbox (event_id, aggregate_type, aggregate_id, aggregate_version, event_type,"
+              " payload) VALUES ('ffffffff-ffff-7fff-bfff-ffffffffffff', 'a', 'b', 1, 'E', '{}')")
+    mend(place, {"remedy": finding(place, 10)["remedy"].split(": ", 1)[1]})
+    is_well(place)
+
+
+def test_a_partition_of_another_owner(place):
+    place.sql("shop", "ALTER TABLE postrider.consumed_before OWNER TO postgres")
+    mend(place, finding(place, 13))
+    is_well(place)
 
 
 def test_prepared_transactions(place):

@@ -27,6 +27,27 @@ REFUSED = [
 ]
 
 
+INSERT = ("INSERT INTO postrider.outbox (aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers,"
+          " content_type) VALUES (%(t)s, %(a)s, %(v)s, %(e)s, %(p)s, %(h)s, %(c)s)")
+FINE = {"t": "registration", "a": "r1", "v": 1, "e": "E", "p": "{}", "h": '{"traceparent": "00-ab"}', "c": "application/json"}
+
+
+@pytest.mark.parametrize("broken, constraint", [
+    ({"t": ""}, "names_fit"), ({"a": "x" * 256}, "names_fit"), ({"e": "a\nb"}, "names_fit"), ({"c": "a\r\nX: y"}, "names_fit"),
+    ({"v": 0}, "version_from_1"), ({"v": -1}, "version_from_1"),
+    ({"p": json.dumps("x" * 1000000)}, "size_fits"),
+    ({"h": '{"postrider-prev": "0"}'}, "headers_fit"), ({"h": '{"Postrider-Id": "0"}'}, "headers_fit"),
+    ({"h": '{"content-type": "x"}'}, "headers_fit"), ({"h": '{"a": "x\\r\\ny"}'}, "headers_fit"), ({"h": '{"a": 5}'}, "headers_fit"),
+    ({"h": '{"a": {"b": "c"}}'}, "headers_fit"), ({"h": "[]"}, "headers_fit"), ({"h": '{"a b": "c"}'}, "headers_fit"),
+    ({"h": '{"": "c"}'}, "headers_fit"), ({"h": json.dumps({f"h{n}": "x" * 90 for n in range(200)})}, "headers_fit"),
+])
+def test_a_plain_insert_has_the_limits_of_emit(place, broken, constraint):
+    with pytest.raises(psycopg2.errors.CheckViolation) as refused:
+        place.sql("shop", INSERT, FINE | broken)
+    assert refused.value.diag.constraint_name == constraint
+    place.sql("shop", INSERT, FINE)
+
+
 def test_every_limit_is_told_inside_the_business_transaction(place):
     for code, call, word in REFUSED:
         conn = psycopg2.connect(place.dsns["shop"])

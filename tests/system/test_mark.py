@@ -209,6 +209,28 @@ def test_a_dead_letter_stays_pending_and_can_be_replayed_or_discarded(textbook):
     assert message(place, behind)[0]["postrider-prev"] == "2"
 
 
+def test_rows_that_no_consumer_could_trust_are_dead_letters(textbook):
+    place = textbook
+    place.sql("shop", "ALTER TABLE outbox ADD headers jsonb")
+    config(place, "table: public.outbox, aggregate_type: registration, columns: {headers: headers}")
+    forged = [put(place, f"bad{n}", 1) for n in range(6)]
+    for event_id, headers in zip(forged, ['{"postrider-prev": "0"}', '{"a": "x\\r\\ny"}', '[]', '{"content-type": "a"}',
+                                          '{"": "x"}', '{"POSTRIDER-ID": "x"}']):
+        place.sql("shop", "UPDATE outbox SET headers = %s WHERE event_id = %s", (headers, event_id))
+    version = put(place, "zero", 0)
+    process = place.start("--only", "relays")
+    dead = lambda: place.sql("shop", "SELECT event_id::text, code FROM postrider.parked WHERE side = 'relay' AND state = 'dead'")
+    wait_until(lambda: len(dead()) == 7, what="the dead letters")
+    assert dict(dead()) == {event_id: "event.headers" for event_id in forged} | {version: "event.version"}
+    good = put(place, "good", 1)
+    wait_until(lambda: published(place) == [good], what="the good one")
+    place.sql("shop", "UPDATE outbox SET headers = NULL WHERE event_id = %s", (forged[0],))
+    number = str(place.value("shop", "SELECT id FROM postrider.parked WHERE event_id = %s", (forged[0],)))
+    place.run("dlq", "replay", number, "--relay", "textbook", "--actor", "ann", "--reason", "corrected", check=0)
+    wait_until(lambda: published(place) == [good, forged[0]], what="the corrected one")
+    assert place.stop(process) == 0
+
+
 def test_a_discard_that_the_table_refuses_is_told(textbook):
     place = textbook
     place.sql("shop", "ALTER TABLE outbox ADD CHECK (publish_state IN ('PENDING', 'PUBLISHED'))")

@@ -14,6 +14,15 @@ def names(place, database, table):
                                         f"WHERE inhparent = 'postrider.{table}'::regclass ORDER BY 1")]
 
 
+def test_a_partition_made_by_a_superuser_is_the_owners(place):
+    """Without SET ROLE: it would be the superuser's, and retention would stop at it."""
+    place.sql("shop", "SELECT postrider.make_partition('outbox', '2023-06-30', postrider.day_floor('2023-06-30')::text,"
+              " postrider.day_floor('2023-07-01')::text)")
+    assert place.value("shop", "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE relname = 'outbox_20230630'") == "postrider_owner"
+    done = place.run("prune", "--json")
+    assert done.returncode == 0 and "outbox_20230630" in done.stdout
+
+
 def test_days_are_made_ahead(place):
     for table in ("outbox", "log", "consumed"):
         days = [name for name in names(place, "shop", table) if name[-8:].isdigit()]

@@ -43,9 +43,10 @@ headers_tell_everything_and_the_body_is_untouched(void **state)
     struct outbox_row r = row();
     struct arena arena = {0};
     struct message m;
+    struct error err;
 
     (void) state;
-    encode_message(&r, "orders", 5, -1, &arena, &m);
+    assert_true(encode_message(&r, "orders", 5, -1, &arena, &m, &err));
     assert_string_equal(header(&m, "postrider-id"), "0190a0b0-0000-7000-8000-000000000001");
     assert_string_equal(header(&m, "postrider-type"), "RegistrationConfirmed");
     assert_string_equal(header(&m, "postrider-aggregate-type"), "registration");
@@ -63,7 +64,7 @@ headers_tell_everything_and_the_body_is_untouched(void **state)
     assert_memory_equal(m.key.data, "r1", m.key.len);
     r.version = INT64_MAX;
     r.id = INT64_MAX;
-    encode_message(&r, "orders", INT64_MIN, 0, &arena, &m);
+    assert_true(encode_message(&r, "orders", INT64_MIN, 0, &arena, &m, &err));
     assert_string_equal(header(&m, "postrider-version"), "9223372036854775807");
     assert_string_equal(header(&m, "postrider-prev"), "0");
     assert_string_equal(header(&m, "postrider-epoch"), "-9223372036854775808");
@@ -77,15 +78,54 @@ own_headers_follow_and_none_is_lost(void **state)
     struct outbox_row r = row();
     struct arena arena = {0};
     struct message m;
+    struct error err;
 
     (void) state;
     r.headers = "{\"traceparent\": \"00-ab\", \"n\": 5, \"nothing\": null, \"deep\": {\"a\": [1]}}";
-    encode_message(&r, "orders", 5, -1, &arena, &m);
+    assert_true(encode_message(&r, "orders", 5, -1, &arena, &m, &err));
     assert_int_equal(m.header_count, 15);
     assert_string_equal(header(&m, "traceparent"), "00-ab");
     assert_string_equal(header(&m, "n"), "5");
     assert_string_equal(header(&m, "nothing"), "null");
     assert_string_equal(header(&m, "deep"), "{\"a\":[1]}");
+    arena_release(&arena);
+}
+
+static void
+what_no_consumer_could_trust_is_refused(void **state)
+{
+    static const struct {
+        const char *headers, *code;
+    } cases[] = {
+        {"{\"postrider-prev\": \"0\"}", "event.headers"},
+        {"{\"Content-Type\": \"x\"}", "event.headers"},
+        {"{\"a\": \"x\\r\\ny: z\"}", "event.headers"},
+        {"{\"a\\nb\": \"x\"}", "event.headers"},
+        {"{\"\": \"x\"}", "event.headers"},
+        {"[1]", "event.headers"},
+        {"no json", "event.headers"},
+    };
+    struct outbox_row r = row();
+    struct arena arena = {0};
+    struct message m;
+    struct error err;
+
+    (void) state;
+    for (size_t i = 0; i < PR_LENGTH(cases); i++) {
+        r.headers = cases[i].headers;
+        assert_false(encode_message(&r, "orders", 5, -1, &arena, &m, &err));
+        assert_string_equal(err.code, cases[i].code);
+        assert_true(err.proven && err.cls == ERR_PERMANENT);
+    }
+    r.headers = "null";
+    assert_true(encode_message(&r, "orders", 5, -1, &arena, &m, &err));
+    r.version = 0;
+    assert_false(encode_message(&r, "orders", 5, -1, &arena, &m, &err));
+    assert_string_equal(err.code, "event.version");
+    r.version = 1;
+    r.aggregate_id = "";
+    assert_false(encode_message(&r, "orders", 5, -1, &arena, &m, &err));
+    assert_string_equal(err.code, "event.name");
     arena_release(&arena);
 }
 
@@ -106,6 +146,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(headers_tell_everything_and_the_body_is_untouched),
         cmocka_unit_test(own_headers_follow_and_none_is_lost),
+        cmocka_unit_test(what_no_consumer_could_trust_is_refused),
         cmocka_unit_test(endless_times_have_a_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
