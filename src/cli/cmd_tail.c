@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/command.h"
 #include "config/values.h"
@@ -185,8 +186,9 @@ run(struct tail *tail, const char *topic, bool follow, int64_t back, struct erro
             tail->left -= shown;
         if (tail->left == 0 || (shown == 0 && !follow))
             break;
-        if (shown == 0)
-            poll(NULL, 0, FOLLOW_WAIT_MS);
+        struct pollfd reader = {.fd = STDOUT_FILENO};
+        if (shown == 0 && poll(&reader, 1, FOLLOW_WAIT_MS) > 0)
+            break; /* it has gone: nobody is left to follow for */
     }
     return true;
 }

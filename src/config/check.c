@@ -76,6 +76,19 @@ check_handled_or_ignored(const struct consumer_config *c, struct mistakes *m)
 }
 
 static void
+check_first(const struct consumer_config *c, struct mistakes *m)
+{
+    if (c->first != FIRST_ONE || c->order == ORDER_STREAM)
+        return;
+    char *where = xasprintf("consumers.%s.first", c->name);
+    mistake_add_at(
+        m, where,
+        "found 1, expected it with order stream only (no other order knows which version "
+        "opens a stream)");
+    free(where);
+}
+
+static void
 check_retention(const struct consumer_config *c, struct mistakes *m)
 {
     const struct destination_config *d = c->destination;
@@ -132,6 +145,7 @@ check_consumers(const struct config *config, struct mistakes *m)
         const struct consumer_config *c = &config->consumers[i];
         const struct destination_config *d = c->destination;
         check_handled_or_ignored(c, m);
+        check_first(c, m);
         if (!d || !d->transport)
             continue;
         if (strcmp(d->transport, "postgres") == 0) {

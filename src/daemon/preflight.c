@@ -12,6 +12,12 @@ static const struct pgstmt stmt_consumer = {
     "SELECT count(*) FROM postrider.consumer WHERE name = $1::text",
 };
 
+static const struct pgstmt stmt_routes = {
+    "preflight_routes",
+    "SELECT t.topic, t.partitions FROM postrider.route t JOIN postrider.relay r USING (relay)"
+    " WHERE r.name = $1::text AND t.partitions <> $2::int ORDER BY 1 LIMIT 1",
+};
+
 static bool
 check_database(const char *dsn, const char *purpose, const char *consumer, struct error *err)
 {
@@ -74,12 +80,45 @@ check_positions(const struct relay_config *r, struct error *err)
     return ok;
 }
 
+/* Another count would be refused at the first event: better before anything starts. */
+static bool
+check_routes(const struct relay_config *r, struct error *err)
+{
+    struct pgconn_options options = {.purpose = r->name, .system_search_path = true};
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+    struct pgconn *conn = NULL;
+    PGresult *res = NULL;
+
+    if (r->destination->partitions == 0)
+        return true;
+    pgparams_text(&p, r->name);
+    pgparams_i32(&p, r->destination->partitions);
+    bool ok = pgconn_open(r->outbox->database, &options, &conn, err) &&
+              pgconn_query(conn, &stmt_routes, &p, &res, err);
+    if (ok && PQntuples(res) > 0) {
+        ok = error_set_exit(err, ERR_STOP, EXIT_CONFIG, "relay.partitions",
+                            "relay %s: topic %s was begun with %s partitions, the configuration "
+                            "says %d",
+                            r->name, PQgetvalue(res, 0, 0), PQgetvalue(res, 0, 1),
+                            r->destination->partitions);
+        error_hint(err,
+                   "set destinations.%s.partitions to %s: another count would send later events of "
+                   "a stream elsewhere, past earlier ones",
+                   r->destination->name, PQgetvalue(res, 0, 1));
+    }
+    PQclear(res);
+    pgconn_close(conn);
+    arena_release(&arena);
+    return ok;
+}
+
 bool
 preflight(const struct config *config, bool relays, bool consumers, struct error *err)
 {
     for (size_t i = 0; relays && i < config->relay_count; i++) {
         const struct relay_config *r = &config->relays[i];
-        if (!relay_check(r, err) || !check_positions(r, err) ||
+        if (!relay_check(r, err) || !check_positions(r, err) || !check_routes(r, err) ||
             !check_destination(r->destination, err))
             return false;
     }

@@ -31,6 +31,7 @@ durability_name(enum durability durability)
         [DURABLE_PAGECACHE] = "in the page cache of one machine",
         [DURABLE_REPLICATED] = "on several machines",
         [DURABLE_FSYNC] = "on disk (fsync)",
+        [DURABLE_BY_TOPIC] = "what each topic's settings say",
     };
     return names[durability];
 }

@@ -51,7 +51,8 @@ enum durability {
     DURABLE_MEMORY,
     DURABLE_PAGECACHE,
     DURABLE_REPLICATED,
-    DURABLE_FSYNC
+    DURABLE_FSYNC,
+    DURABLE_BY_TOPIC
 };
 
 struct transport_caps {

@@ -241,6 +241,22 @@ def test_a_killed_dev_leaves_no_server():
     subprocess.run(["rm", "-rf", place["folder"]], check=True)
 
 
+def test_tail_ends_with_its_reader(place):
+    place.emit("a", 1)
+    place.start("--only", "relays")
+    tail = subprocess.Popen([BIN, "tail", "--follow", "--config", str(place.config)], stdout=subprocess.PIPE)
+    assert b"RegistrationConfirmed" in tail.stdout.readline()
+    tail.stdout.close()
+    assert tail.wait(timeout=5) in (0, 73)
+
+
+@pytest.mark.parametrize("command", ["status", "doctor", "lanes"])
+def test_an_output_that_cannot_be_written_is_told(place, command):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([BIN, command, "--config", str(place.config)], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 73 and "cannot write" in done.stderr
+
+
 @pytest.mark.parametrize("args,word", [
     (("statsu",), 'did you mean "status"'), (("run", "--onyl", "x"), "--onyl"), (("run", "--only", "x"), "relays or consumers"),
     (("dlq",), "dlq"), (("status", "extra"), "extra"), (("emit", "--type", "x"), "--aggregate"), (("tail", "--limit", "0"), "--limit")])

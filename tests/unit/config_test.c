@@ -226,6 +226,10 @@ contradictions_are_told_with_the_arithmetic(void **state)
         "destination events (7d - 3d = 4d in which a message can come back after its record is "
         "gone, and be applied again)\n");
     changed_is_refused_with(
+        "    order: stream\n", "    order: none\n    first: 1\n",
+        "p.yaml:12: consumers.rewards.first: found 1, expected it with order stream only (no other "
+        "order knows which version opens a stream)\n");
+    changed_is_refused_with(
         "    order: stream\n", "    ignore:\n      - RegistrationConfirmed\n",
         "p.yaml:11: consumers.rewards.ignore: found RegistrationConfirmed, which has a handler in "
         "line 14, expected it in one of the two (an event cannot be both handled and ignored)\n");
@@ -538,7 +542,7 @@ every_option_can_be_read(void **state)
         "  filter: {aggregate_types: [a, b], event_types: [E]}}}\n"
         "consumers:\n"
         "  c:\n"
-        "    {database: dbname=c, from: {destination: d, topic: a.x, start: now}, order: latest, "
+        "    {database: dbname=c, from: {destination: d, topic: a.x, start: now}, order: stream, "
         "first: 1,\n"
         "     handlers: {A: {sql: SELECT 1}, B: {sql: SELECT 2}}, ignore: [C, D], batch: 1000, "
         "owner: me,\n"
@@ -568,7 +572,7 @@ every_option_can_be_read(void **state)
     assert_int_equal(c->relays[0].lease_us, 300000);
     assert_int_equal(c->relays[0].poll_cap_us, 1000000);
     assert_int_equal(c->consumers[0].start, START_NOW);
-    assert_int_equal(c->consumers[0].order, ORDER_LATEST);
+    assert_int_equal(c->consumers[0].order, ORDER_STREAM);
     assert_int_equal(c->consumers[0].first, FIRST_ONE);
     assert_int_equal(c->consumers[0].handler_count, 2);
     assert_string_equal(c->consumers[0].ignore[1], "D");

@@ -27,7 +27,7 @@ kafka_open(const struct destination_config *config, const char *purpose, const s
     (void) writer;
     k->base.ops = &transport_kafka;
     k->base.caps = (struct transport_caps){.fail_model = TRANSPORT_PREFIX,
-                                           .durability = DURABLE_PAGECACHE,
+                                           .durability = DURABLE_BY_TOPIC,
                                            .max_queue = KAFKA_MAX_QUEUE,
                                            .max_bytes = KAFKA_MAX_BYTES};
     k->config = config;
