@@ -51,7 +51,7 @@ enum exit_code {
 struct error {
     enum error_class cls;
     enum error_scope scope;
-    bool proven; /* by its nature about this event's own bytes or name, and nothing else */
+    bool proven;         /* by its nature about this event's own bytes or name, and nothing else */
     enum exit_code exit; /* how the process ends if this ends it */
     char code[32];       /* stable and dotted: "pg.auth"; metric label, doc anchor */
     char sqlstate[6];    /* when PostgreSQL spoke, else "" */
