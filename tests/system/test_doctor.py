@@ -12,6 +12,22 @@ from servers.postgres import PostgresServer
 RELAY = "registrations-to-events"
 
 
+@pytest.fixture(autouse=True)
+def durable(request):
+    """The servers of tests are not, and doctor would say so."""
+    fixture = next((name for name in ("place", "empty") if name in request.fixturenames), None)
+    if not fixture:
+        yield
+        return
+    place = request.getfixturevalue(fixture)
+    for change in ("SET fsync = on", "RESET fsync"):
+        place.sql("shop", f"ALTER SYSTEM {change}")
+        place.sql("shop", "SELECT pg_reload_conf()")
+        if change.startswith("SET"):
+            wait_until(lambda: place.value("shop", "SHOW fsync") == "on", what="fsync")
+            yield
+
+
 def examine(place, check=None, **kwargs):
     done = place.run("doctor", "--json", check=check, **kwargs)
     return done.returncode, json.loads(done.stdout)
@@ -126,7 +142,7 @@ def test_settings(place):
         mend(place, row)
         wait_until(lambda: not findings(place), what="the setting")
     finally:
-        place.sql("shop", "ALTER SYSTEM RESET fsync")
+        place.sql("shop", "ALTER SYSTEM SET fsync = on")
         place.sql("shop", "SELECT pg_reload_conf()")
     place.sql("shop", f"ALTER DATABASE {place.names['shop']} SET synchronous_commit = off")
     row = finding(place, 7, "synchronous_commit is off for sessions of all roles", result="note")
@@ -420,7 +436,7 @@ def test_a_table_of_the_users_own(place):
 def test_a_standby(tmp_path):
     """A connection string that lets a standby through is told; and nothing starts there."""
     from conftest import Place
-    server = PostgresServer("15")
+    server = PostgresServer("15", {"fsync": "on"})
     try:
         place = Place(server, tmp_path)
         place.run("init", check=0)
