@@ -155,8 +155,9 @@ sweep_serve(struct relay_worker *w, bool *ret_had_rows, struct error *err)
         mark_restart(w->mark);
         return how != BROKEN;
     }
-    if (!record(w, &load->batch, &marked, err))
-        return false;
+    while (!record(w, &load->batch, &marked, err))
+        if (!worker_may_repeat(w, err))
+            return false;
     if (load->rows.count > 0)
         FAILPOINT("relay.advanced");
     if (cut)

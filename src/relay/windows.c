@@ -81,10 +81,9 @@ advance(struct relay_worker *w, const struct advance *to, struct error *err)
     return lanes_advance(&w->lanes, w->conn, to->lanes, to->with_rows, to->open, to->write, err);
 }
 
-/* The position; and with it, in one transaction, what of the batch is not published. */
 static bool
-record(struct relay_worker *w, const struct advance *to, const struct batch *batch,
-       struct error *err)
+record_once(struct relay_worker *w, const struct advance *to, const struct batch *batch,
+            struct error *err)
 {
     struct publisher *p = &w->publisher;
 
@@ -98,6 +97,17 @@ record(struct relay_worker *w, const struct advance *to, const struct batch *bat
         return false;
     parking_committed(p, batch);
     return parking_clear_passed(p, batch, err);
+}
+
+/* The position; and with it, in one transaction, what of the batch is not published. */
+static bool
+record(struct relay_worker *w, const struct advance *to, const struct batch *batch,
+       struct error *err)
+{
+    while (!record_once(w, to, batch, err))
+        if (!worker_may_repeat(w, err))
+            return false;
+    return true;
 }
 
 /* ------------------------------------------------------------------ small windows */
@@ -350,6 +360,16 @@ run_ranges(struct relay_worker *w, struct big *big, struct load *first, bool *re
     return pgconn_ok(w->conn) && windows_free_connection(w, err);
 }
 
+static bool
+finish(struct relay_worker *w, const struct big *big, lane_set with_rows, bool write,
+       struct error *err)
+{
+    while (!lanes_advance(&w->lanes, w->conn, big->cohort, with_rows, &big->open, write, err))
+        if (!worker_may_repeat(w, err))
+            return false;
+    return true;
+}
+
 /* The window is begun or resumed: `first` are rows already read, the lowest of it. */
 static bool
 run_big(struct relay_worker *w, struct big *big, struct load *first, struct error *err)
@@ -372,7 +392,7 @@ run_big(struct relay_worker *w, struct big *big, struct load *first, struct erro
         return false;
     if (!whole)
         return record_part(w, big, true, &nothing, err);
-    if (!lanes_advance(&w->lanes, w->conn, big->cohort, big->cohort, &big->open, true, err))
+    if (!finish(w, big, big->cohort, true, err))
         return false;
     if (behind)
         log_info("relay.caught_up", F_I64("to_id", big->end));
@@ -392,7 +412,7 @@ big_window(struct relay_worker *w, lane_set cohort, struct load *first, struct e
         if (big.settled == INT64_MAX)
             ok = true;
         else if (big.settled >= big.end) /* not a row in it */
-            ok = lanes_advance(&w->lanes, w->conn, cohort, 0, &big.open, false, err);
+            ok = finish(w, &big, 0, false, err);
         else
             ok = run_big(w, &big, first, err);
     }

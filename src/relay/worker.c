@@ -137,9 +137,11 @@ look(struct relay_worker *w, bool *ret_had_rows, struct error *err)
     bool more;
 
     *ret_had_rows = false;
-    if (!lanes_keep(&w->lanes, w->conn, w->host, err) || !know_streams(w, err) ||
-        !lanes_flush(&w->lanes, w->conn, false, err))
+    if (!lanes_keep(&w->lanes, w->conn, w->host, err) || !know_streams(w, err))
         return false;
+    while (!lanes_flush(&w->lanes, w->conn, false, err))
+        if (!worker_may_repeat(w, err))
+            return false;
     if (w->lanes.owned) {
         if (!window_probe(w->conn, &w->probe, err))
             return false;
@@ -183,6 +185,23 @@ wait_after_failure(struct relay_worker *w, const struct error *err)
 
     relay_state_failed(w->state, err);
     told_to_stop(&w->stopping, wait);
+}
+
+bool
+worker_may_repeat(struct relay_worker *w, const struct error *cause)
+{
+    struct error err;
+
+    if (!pgconn_ok(w->conn) || cause->cls == ERR_STOP || cause->exit == EXIT_NEWER ||
+        !pgconn_exec(w->conn, "ROLLBACK", &err))
+        return false;
+    int64_t until = clock_mono_us() + backoff_us(w->failures++);
+    relay_state_failed(w->state, cause);
+    do {
+        if (told_to_stop(&w->stopping, 50000) || !publisher_keep_lease(&w->publisher, &err))
+            return false;
+    } while (clock_mono_us() < until);
+    return w->lanes.owned && lanes_may_publish(&w->lanes);
 }
 
 static void

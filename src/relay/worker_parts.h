@@ -40,6 +40,13 @@ struct relay_worker {
     int failures;         /* of the connection, in a row */
 };
 
+/*
+ * worker.c: after the recording of what is confirmed has failed, whether it may be done once
+ * more: the connection lives and the lanes are ours.  Waits before, longer each time.  To
+ * begin anew instead would publish everything again, each time.
+ */
+bool worker_may_repeat(struct relay_worker *w, const struct error *cause) PR_MUSTCHECK;
+
 /* windows.c: all lanes, cohort by cohort, up to the probe's snapshot. */
 bool windows_serve(struct relay_worker *w, bool *ret_had_rows, struct error *err) PR_MUSTCHECK;
 bool windows_free_connection(void *worker, struct error *err) PR_MUSTCHECK;

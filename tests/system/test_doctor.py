@@ -296,7 +296,7 @@ def test_the_producers_role_keeps_its_rights(place, login):
     conn.close()
 
 
-def test_row_security(place, login):
+def test_F97_row_security(place, login):
     place.sql("shop", f"GRANT postrider_relay, postrider_consumer TO {login}")
     place.sql("rewards", f"GRANT SELECT, INSERT, UPDATE ON reward_account, reward_entry, consumed_message TO {login}")
     place.config.write_text(place.config.read_text().replace("postgres@", f"{login}@"))

@@ -40,7 +40,7 @@ FINE = {"t": "registration", "a": "r1", "v": 1, "e": "E", "p": "{}", "h": '{"tra
     ({"h": '{"a": {"b": "c"}}'}, "PR104"), ({"h": "[]"}, "PR104"), ({"h": '{"a b": "c"}'}, "PR104"),
     ({"h": '{"": "c"}'}, "PR104"), ({"h": json.dumps({f"h{n}": "x" * 90 for n in range(200)})}, "PR104"),
 ])
-def test_a_plain_insert_has_the_limits_of_emit(place, broken, code):
+def test_F115_a_plain_insert_has_the_limits_of_emit(place, broken, code):
     with psycopg2.connect(place.dsns["shop"]) as db, db.cursor() as cur:
         cur.execute("CREATE ROLE shop_app; GRANT postrider_producer TO shop_app; SET ROLE shop_app")
         cur.execute("SAVEPOINT before")
@@ -53,7 +53,7 @@ def test_a_plain_insert_has_the_limits_of_emit(place, broken, code):
     db.close()
 
 
-def test_every_limit_is_told_inside_the_business_transaction(place):
+def test_F113_every_limit_is_told_inside_the_business_transaction(place):
     for code, call, word in REFUSED:
         conn = psycopg2.connect(place.dsns["shop"])
         with pytest.raises(psycopg2.Error) as caught:
@@ -156,6 +156,16 @@ def test_refused_input_is_told_and_nothing_is_written(place, args, word):
     done = place.run("emit", "--aggregate", "t:a", "--aggregate-version", "1", "--type", "E", *args)
     assert done.returncode == 65, done.stderr
     assert word in done.stderr and stored(place) == []
+
+
+@pytest.mark.parametrize("payload, stored_as", [
+    ('{"a": "x\\u0000y"}', None), ('{"\\u0000k": 1}', None), ('{"a": "\\ud800"}', None), ('{"a": "\\\\u0000"}', '{"a": "\\\\u0000"}'),
+    ('{"a": "\ufffe\U0001f600e\u0301"}', '{"a": "\ufffe\U0001f600e\u0301"}')])
+def test_F55_text_that_jsonb_cannot_hold_is_refused_and_the_rest_unchanged(place, payload, stored_as):
+    done = place.run("emit", "--aggregate", "t:a", "--aggregate-version", "1", "--type", "E", "--payload", payload)
+    assert done.returncode == (0 if stored_as else 65), done.stderr
+    assert place.sql("shop", "SELECT payload::text FROM postrider.outbox") == ([(stored_as,)] if stored_as else [])
+    assert stored_as or "nothing was written" in done.stderr
 
 
 def test_emit_as_json_error(place):

@@ -123,7 +123,7 @@ def test_a_backlog_arrives_in_order(place, kafka, topic):
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_broker_that_goes_away_loses_nothing(place, kafka, topic, how):
+def test_F05_a_broker_that_goes_away_loses_nothing(place, kafka, topic, how):
     kafka.create(topic, 6)
     to_kafka(place, kafka, topic)
     process = place.start("--only", "relays")
@@ -182,7 +182,7 @@ def test_a_topic_deleted_and_made_again(place, kafka, topic):
     assert place.stop(process) == 0
 
 
-def test_a_topic_made_again_under_load(place, kafka, topic):
+def test_F59_a_topic_made_again_under_load(place, kafka, topic):
     """What was in it is gone with it; what comes after is whole and in order."""
     kafka.create(topic, 3)
     to_kafka(place, kafka, topic)
@@ -229,7 +229,7 @@ def test_added_partitions_stay_empty(place, kafka, topic):
     assert place.stop(process) == 0
 
 
-def test_partitions_added_while_running_are_told_and_stay_empty(place, kafka, topic):
+def test_F88_partitions_added_while_running_are_told_and_stay_empty(place, kafka, topic):
     kafka.create(topic, 2)
     to_kafka(place, kafka, topic, more=", settings: {topic.metadata.refresh.interval.ms: 300}")
     process = place.start("--only", "relays")
@@ -267,7 +267,7 @@ def test_fewer_partitions_are_refused(place, kafka, topic):
     assert place.stop(process) == 0
 
 
-def test_a_limit_lowered_at_the_broker_hurts_only_what_is_too_large(place, kafka, topic):
+def test_F61_a_limit_lowered_at_the_broker_hurts_only_what_is_too_large(place, kafka, topic):
     """Batches of small events are refused as a whole; each event alone is fine, so none may die."""
     kafka.create(topic, 3)
     to_kafka(place, kafka, topic)
@@ -317,7 +317,7 @@ def test_sizes_around_the_limit(place, kafka, topic):
     assert place.stop(process) == 0
 
 
-def test_events_that_are_all_too_large_do_not_stall_the_relay(place, kafka, topic):
+def test_F68_events_that_are_all_too_large_do_not_stall_the_relay(place, kafka, topic):
     """Not one of the window is stored, but each is refused for its own size: that says nothing of the broker."""
     kafka.create(topic, 3, config={"max.message.bytes": "3000"})
     to_kafka(place, kafka, topic)
@@ -359,7 +359,7 @@ def test_one_partition_without_a_leader_pauses_the_relay(place, three, topic):
     assert place.stop(process) == 0
 
 
-def test_three_brokers_and_one_killed_go_on(place, three, topic):
+def test_F49_three_brokers_and_one_killed_go_on(place, three, topic):
     three.create(topic, 6)
     to_kafka(place, three, topic)
     process = place.start("--only", "relays")

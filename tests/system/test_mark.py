@@ -73,7 +73,7 @@ def test_the_textbooks_table_and_statement_as_they_stand(textbook):
     assert place.stop(process) == 0
 
 
-def test_versions_go_out_in_order_whatever_the_insert_order(textbook):
+def test_F89_versions_go_out_in_order_whatever_the_insert_order(textbook):
     place = textbook
     ids = {}
     for version in (3, 1, 2):
@@ -209,7 +209,19 @@ def test_a_dead_letter_stays_pending_and_can_be_replayed_or_discarded(textbook):
     assert message(place, behind)[0]["postrider-prev"] == "2"
 
 
-def test_rows_that_no_consumer_could_trust_are_dead_letters(textbook):
+def test_F73_marking_that_fails_is_done_again_without_publishing_again(textbook):
+    place = textbook
+    place.sql("shop", '''CREATE SEQUENCE public.failures; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF NEW.publish_state = 'PUBLISHED' AND nextval('public.failures') <= 4 THEN RAISE deadlock_detected; END IF; RETURN NEW; END $$;
+        CREATE TRIGGER fail BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION fail()''')
+    ids = [put(place, f"r{n}", 1) for n in range(5)]
+    process = place.start("--only", "relays")
+    wait_until(lambda: set(table(place).values()) == {"PUBLISHED"}, timeout=40, what="the states")
+    assert sorted(published(place)) == sorted(ids)
+    assert place.stop(process) == 0
+
+
+def test_F79_rows_that_no_consumer_could_trust_are_dead_letters(textbook):
     place = textbook
     place.sql("shop", "ALTER TABLE outbox ADD headers jsonb")
     config(place, "table: public.outbox, aggregate_type: registration, columns: {headers: headers}")

@@ -127,7 +127,7 @@ def test_a_writer_that_commits_while_retention_waits_for_it_keeps_its_event(plac
     assert place.value("shop", "SELECT count(*) FROM postrider.outbox") == 1
 
 
-def test_a_transaction_in_the_way_is_named_and_the_rest_is_pruned(place):
+def test_F91_a_transaction_in_the_way_is_named_and_the_rest_is_pruned(place):
     old_day(place)
     old_day(place, "log")
     writer = psycopg2.connect(place.dsns["shop"], application_name="slow writer")

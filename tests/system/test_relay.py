@@ -1,5 +1,6 @@
 """The relay on real servers: order, windows, leases, destinations that fail."""
 import json
+import pathlib
 import os
 import signal
 import subprocess
@@ -123,7 +124,7 @@ def test_durable_before_published(place):
     wait_until(lambda: len(published(place)) == 1, timeout=5, what="the event")
 
 
-def test_two_processes_share_the_lanes_and_one_takes_over(place):
+def test_F56_two_processes_share_the_lanes_and_one_takes_over(place):
     place.write_config(lease="1s")
 
     def owners():
@@ -199,6 +200,52 @@ def test_F04_a_destination_that_is_away_pauses_the_relay_and_costs_no_event(plac
     wait_until(lambda: published(place) == [first] + ids, what="all events")
     wait_until(lambda: http(port, "/readyz")[0] == 200, what="ready again")
     assert place.value("shop", "SELECT count(*) FROM postrider.parked") == 0
+
+
+def test_F73_a_position_that_cannot_be_written_is_written_later_without_publishing_again(place):
+    place.sql("shop", '''CREATE SEQUENCE public.failures; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF (NEW.done_snap::text, NEW.open_pos) IS DISTINCT FROM (OLD.done_snap::text, OLD.open_pos) AND nextval('public.failures') <= 4 THEN
+        RAISE deadlock_detected; END IF; RETURN NEW; END $$; GRANT USAGE ON SEQUENCE failures TO PUBLIC;
+        CREATE TRIGGER fail BEFORE UPDATE ON postrider.lane FOR EACH ROW EXECUTE FUNCTION fail()''')
+    process = place.start("--only", "relays")
+    ids = [place.emit(f"r{n}", 1) for n in range(5)]
+    wait_until(lambda: place.value("shop", "SELECT last_value FROM failures") > 4, timeout=40, what="the failures")
+    last = place.emit("r0", 2)
+    wait_until(lambda: last in published(place), what="the last one")
+    assert sorted(published(place)) == sorted([*ids, last])
+    assert place.stop(process) == 0
+
+
+def test_F125_a_server_that_is_away_is_asked_at_a_quiet_pace(place):
+    process = place.start()
+    wait_until(lambda: "relay.running" in process.log.read_text(), what="the relay")
+    place.server.stop()
+    time.sleep(1)
+    cpu = lambda: sum(int(n) for n in pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13])
+    lines, ticks = len(process.log.read_text().splitlines()), cpu()
+    time.sleep(8)
+    assert len(process.log.read_text().splitlines()) - lines <= 60
+    assert cpu() - ticks < 100, "more than a second of CPU in eight"
+    place.server.start()
+    event_id = place.emit("a", 1)
+    wait_until(lambda: event_id in published(place), timeout=40, what="the event")
+    assert place.stop(process) == 0
+
+
+def test_F116_unusual_times_do_not_stop_the_stream(place):
+    place.sql("shop", f"ALTER DATABASE {place.names['shop']} SET datestyle = 'German, DMY'")
+    place.sql("shop", f"ALTER DATABASE {place.names['shop']} SET timezone = 'Asia/Kathmandu'")
+    times = ["infinity", "-infinity", "0044-03-15 12:00+00 BC", "294276-12-31 23:59:59+00", "1900-01-01 00:00 Europe/Amsterdam",
+             "2026-12-01 05:34:30.123456+00"]
+    ids = [place.value("shop", "SELECT postrider.emit('registration', %s, 1, 'E', '{}', occurred_at => %s)::text", (f"r{n}", at))
+           for n, at in enumerate(times)]
+    process = place.start("--only", "relays")
+    wait_until(lambda: sorted(published(place)) == sorted(ids), what="all of them")
+    told = dict(place.sql("bus", "SELECT event_id::text, convert_from(header_values[array_position(header_names,"
+                          " 'postrider-occurred-at')], 'UTF8') FROM postrider.log"))
+    assert [told[i] for i in ids[:2]] == ["infinity", "-infinity"] and told[ids[5]] == "2026-12-01T05:34:30.123456Z"
+    assert told[ids[4]] == "1899-12-31T23:40:28.000000Z"
+    assert place.stop(process) == 0
 
 
 def test_F07_the_relay_survives_what_the_server_does(place):

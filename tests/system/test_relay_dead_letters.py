@@ -35,7 +35,7 @@ def refusing(place):
     return place
 
 
-def test_F41_a_refused_event_holds_its_own_stream_only(refusing):
+def test_F11_a_refused_event_holds_its_own_stream_only(refusing):
     place = refusing
     before = [emit(place, f"a{n}", 1) for n in range(20)]
     evil = emit(place, "bad", 1, '{"x": "evil"}')

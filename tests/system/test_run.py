@@ -77,7 +77,7 @@ def test_schema_too_new(place):
     fails(place, 75, "newer")
 
 
-def test_a_newer_schema_that_allows_this_program(place):
+def test_F101_a_newer_schema_that_allows_this_program(place):
     place.sql("shop", "INSERT INTO postrider.schema_version VALUES (99, 'later', 'x', 1)")
     process = place.start()
     wait_until(lambda: "relay.running" in process.log.read_text(), what="the relay")
@@ -95,7 +95,7 @@ def test_unregistered_relay(place):
     fails(place, 78, "other", "postrider init")
 
 
-def test_another_cluster(place):
+def test_F20_another_cluster(place):
     place.sql("shop", "UPDATE postrider.meta SET system_identifier = 1")
     fails(place, 1, "copy")
 
@@ -113,7 +113,7 @@ def test_port_in_use(place):
         fails(place, 69, "cannot listen")
 
 
-def test_positions_ahead_of_the_server(place):
+def test_F43_positions_ahead_of_the_server(place):
     """A dump loaded into a younger cluster: its transactions have lower numbers than the positions."""
     place.emit("a", 1)
     place.sql("shop", "UPDATE postrider.lane SET done_snap = '99999999:99999999:'")
@@ -140,7 +140,7 @@ def test_a_position_that_gets_ahead_while_it_runs(place):
     assert place.stop(process) == 0
 
 
-def test_sigterm_drains_and_gives_everything_back(place):
+def test_F74_sigterm_drains_and_gives_everything_back(place):
     place.sql("rewards", "INSERT INTO reward_account VALUES ('p1', 0)")
     process = place.start()
     wait_until(lambda: "consumer.running" in process.log.read_text(), what="the consumer")
