@@ -293,7 +293,8 @@ CREATE TABLE postrider.parked (
     first_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     tries          int NOT NULL DEFAULT 0,
-    request        text,
+    replayed_at    timestamptz,       -- by an operator, of a consumer's: tries are counted from here
+    request        text,              -- relay: what is asked of the lane's owner; consumer: what was done last
     request_by     text,
     request_reason text,
     CONSTRAINT parked_once UNIQUE (side, reader, event_id, digest)
@@ -403,6 +404,6 @@ GRANT SELECT (id, xid, lane, event_id, aggregate_type, aggregate_id, aggregate_v
     ON postrider.outbox TO postrider_operator;
 GRANT SELECT (id, side, reader, lane, pos, state, holds, aggregate_type, aggregate_id, version, prev, event_id,
               digest, event_type, occurred_at, source, topic, part, off, header_names, content_type,
-              revision, due_at, class, code, message, owner, first_at, last_at, tries, request,
+              revision, due_at, class, code, message, owner, first_at, last_at, tries, replayed_at, request,
               request_by, request_reason)
     ON postrider.parked TO postrider_operator;

@@ -28,6 +28,15 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
+    IF s.consumer IS NULL AND p_order <> 'none' THEN
+        -- Its stream was reset: it opens it, as an event from the log would.
+        INSERT INTO postrider.stream (consumer, aggregate_type, aggregate_id, version, base)
+        VALUES (p_consumer, e.aggregate_type, e.aggregate_id, coalesce(e.prev, e.version - 1), coalesce(e.prev, e.version - 1))
+        ON CONFLICT DO NOTHING RETURNING * INTO s;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'another transaction has opened this stream meanwhile';
+        END IF;
+    END IF;
     SELECT c.digest INTO v_known FROM postrider.consumed c
     WHERE c.consumer = p_consumer AND c.day = postrider.event_day(e.event_id) AND c.event_id = e.event_id;
     SELECT c.floor INTO v_floor FROM postrider.consumer c WHERE c.consumer = p_consumer;

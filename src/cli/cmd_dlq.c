@@ -20,7 +20,8 @@ static const struct pgstmt stmt_list = {
     "  'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), p.tries, p.message"
     " FROM postrider.parked p WHERE p.side = $1::text AND p.reader = " READER(
         "$1", "$4") "   AND ($2::text IS NULL OR p.state = $2::text)"
-                    "   AND p.state <> 'discarded' ORDER BY p.id LIMIT $3::bigint",
+                    "   AND (p.state <> 'discarded' OR $2::text = 'discarded') ORDER BY p.id LIMIT "
+                    "$3::bigint",
 };
 static const struct pgstmt stmt_show = {
     "dlq_show",
@@ -134,8 +135,8 @@ cmd_dlq_list(const struct command_env *env, int argc, char **argv)
 
     (void) argc;
     (void) argv;
-    if (state && value_word_index("waiting|retry|dead", state) < 0)
-        return cli_usage("--state takes waiting, retry or dead, not \"%s\"", state);
+    if (state && value_word_index("waiting|retry|dead|discarded", state) < 0)
+        return cli_usage("--state takes waiting, retry, dead or discarded, not \"%s\"", state);
     if (limit && (!value_integer(limit, &listing.limit) || listing.limit < 1))
         return cli_usage("--limit takes a number above 0, not \"%s\"", limit);
     if (command_option("all"))

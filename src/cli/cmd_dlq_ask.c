@@ -1,13 +1,13 @@
 /*
- * cmd_dlq_ask.c — what an operator asks about dead letters of a relay.  Nothing is
+ * cmd_dlq_ask.c — what an operator asks about dead letters.  Of a relay's nothing is
  * published or removed here: the owner of the lane does that, in the order of the stream.
+ * A consumer's are dlq_mend()'s.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/dlq.h"
 #include "config/values.h"
-#include "core/jsonw.h"
 
 static const struct pgstmt stmt_selection = {
     "dlq_selection",
@@ -17,7 +17,7 @@ static const struct pgstmt stmt_selection = {
     "   AND b.state = 'waiting')"
     " FROM postrider.parked p JOIN postrider.relay r ON r.relay = p.reader"
     " WHERE p.side = 'relay' AND p.state = 'dead' AND r.name = $1::text"
-    "   AND ($2::bigint[] IS NULL OR p.id = ANY ($2::bigint[])) ORDER BY p.id",
+    "   AND ($2::bigint[] IS NULL OR p.id = ANY ($2::bigint[])) AND " DLQ_FILTER " ORDER BY p.id",
 };
 static const struct pgstmt stmt_request = {
     "dlq_request",
@@ -25,15 +25,8 @@ static const struct pgstmt stmt_request = {
     "$6::text)",
 };
 
-struct asking {
-    const char *request; /* "replay" or "discard" */
-    int64_t *ids;        /* NULL: all there are */
-    int count;
-    struct jsonw *json;
-};
-
-static void
-add_ids(struct pgparams *p, const int64_t *ids, int count)
+void
+dlq_ids(struct pgparams *p, const int64_t *ids, int count)
 {
     struct pgarray list = {0};
 
@@ -44,26 +37,36 @@ add_ids(struct pgparams *p, const int64_t *ids, int count)
     pgarray_release(&list);
 }
 
+void
+dlq_selection(const struct dlq_asking *asking, const struct dlq_reader *reader, struct pgparams *p)
+{
+    pgparams_text(p, reader->name);
+    if (asking->ids)
+        dlq_ids(p, asking->ids, asking->count);
+    else
+        pgparams_text(p, NULL);
+    pgparams_text(p, command_option("type"));
+    pgparams_text(p, command_option("class"));
+    pgparams_text(p, command_option("aggregate"));
+    pgparams_text(p, command_option("before"));
+}
+
 /* --all is frozen here: what dies later is not meant. */
 static bool
-select_them(const struct asking *asking, struct pgconn *conn, const char *relay, PGresult **ret,
-            struct error *err)
+select_them(const struct dlq_asking *asking, struct pgconn *conn, const struct dlq_reader *reader,
+            PGresult **ret, struct error *err)
 {
     struct arena arena = {0};
     struct pgparams p = {.arena = &arena};
 
-    pgparams_text(&p, relay);
-    if (asking->ids)
-        add_ids(&p, asking->ids, asking->count);
-    else
-        pgparams_text(&p, NULL);
+    dlq_selection(asking, reader, &p);
     bool ok = pgconn_query(conn, &stmt_selection, &p, ret, err);
     arena_release(&arena);
     return ok;
 }
 
 static bool
-request(const struct asking *asking, struct pgconn *conn, const char *relay,
+request(const struct dlq_asking *asking, struct pgconn *conn, const char *relay,
         const PGresult *selection, struct error *err)
 {
     struct arena arena = {0};
@@ -74,7 +77,7 @@ request(const struct asking *asking, struct pgconn *conn, const char *relay,
     for (int row = 0; row < count; row++)
         ids[row] = pgresult_i64(selection, row, 0);
     pgparams_text(&p, relay);
-    add_ids(&p, ids, count);
+    dlq_ids(&p, ids, count);
     pgparams_text(&p, asking->request);
     pgparams_text(&p, command_option("actor"));
     pgparams_text(&p, command_option("reason"));
@@ -85,7 +88,7 @@ request(const struct asking *asking, struct pgconn *conn, const char *relay,
 }
 
 static void
-say(const struct command_env *env, const struct asking *asking, const PGresult *res, int row)
+say(const struct command_env *env, const struct dlq_asking *asking, const PGresult *res, int row)
 {
     static const char *const names[] = {
         "id",           "event_id", "event_type",    "aggregate_type",
@@ -114,10 +117,10 @@ static bool
 ask_relay(const struct command_env *env, struct pgconn *conn, const struct dlq_reader *reader,
           void *arg, struct error *err)
 {
-    const struct asking *asking = arg;
+    const struct dlq_asking *asking = arg;
     PGresult *res;
 
-    if (!select_them(asking, conn, reader->name, &res, err))
+    if (!select_them(asking, conn, reader, &res, err))
         return false;
     bool ok = true;
     if (asking->ids && PQntuples(res) < asking->count) {
@@ -136,26 +139,36 @@ ask_relay(const struct command_env *env, struct pgconn *conn, const struct dlq_r
     return ok;
 }
 
+static bool
+has_filter(void)
+{
+    return command_option("type") || command_option("class") || command_option("aggregate") ||
+           command_option("before");
+}
+
 static int
 ask(const struct command_env *env, const char *what, int argc, char **argv)
 {
+    const char *relay = command_option("relay"), *consumer = command_option("consumer");
     int64_t ids[1000];
     struct strbuf out = {0};
     struct jsonw json = {.out = &out};
-    struct asking asking = {.request = what, .count = argc, .json = &json};
+    struct dlq_asking asking = {.request = what, .count = argc, .json = &json};
 
-    if (!command_option("relay"))
-        return cli_usage("dlq %s needs --relay NAME", what);
+    if (!relay == !consumer)
+        return cli_usage("dlq %s needs --relay NAME or --consumer NAME", what);
     if (!cli_option_given("actor") || !cli_option_given("reason"))
         return cli_usage("dlq %s needs --actor NAME and --reason TEXT: both go to the audit", what);
     if ((argc > 0) == (command_option("all") != NULL) || argc > (int) PR_LENGTH(ids))
         return cli_usage("dlq %s takes up to %d IDs, or --all", what, (int) PR_LENGTH(ids));
+    if (argc > 0 && has_filter())
+        return cli_usage("--type, --class, --aggregate and --before go with --all, not with IDs");
     for (int i = 0; i < argc; i++)
         if (!value_integer(argv[i], &ids[i]))
             return cli_usage("\"%s\" is no ID as `postrider dlq list` shows them", argv[i]);
     asking.ids = argc > 0 ? ids : NULL;
     jsonw_array(&json, NULL);
-    int code = dlq_each(env, command_option("relay"), NULL, ask_relay, &asking);
+    int code = dlq_each(env, relay, consumer, relay ? ask_relay : dlq_mend, &asking);
     jsonw_end(&json);
     if (code == EXIT_OK && env->json)
         puts(strbuf_str(&out));

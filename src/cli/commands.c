@@ -65,8 +65,8 @@ const struct command commands[] = {
      .help = "Exit code 0, whether there are some or none.",
      .options = {{"relay", "NAME", "only this relay's"},
                  {"consumer", "NAME", "only this consumer's"},
-                 {"state", "waiting|retry|dead", "only in this state (default: dead)"},
-                 {"all", NULL, "in every state"},
+                 {"state", "waiting|retry|dead|discarded", "only in this state (default: dead)"},
+                 {"all", NULL, "in every state but discarded"},
                  {"limit", "N", "at most so many (default 100)"}}},
     {.name = "dlq show",
      .args = "ID",
@@ -80,30 +80,42 @@ const struct command commands[] = {
     {.name = "dlq replay",
      .args = "[ID ...]",
      .run = cmd_dlq_replay,
-     .summary = "publish dead letters of a relay again",
-     .help = "Asks the process that owns the stream's lane: it publishes the event once more and, "
-             "if the destination takes it, what waits behind it, in order. All of the IDs are "
-             "asked for, or none; the act is a row of postrider.audit.",
+     .summary = "try dead letters again",
+     .help = "Of a relay: asks the process that owns the stream's lane, which publishes the event "
+             "once more and, if the destination takes it, what waits behind it. Of a consumer: the "
+             "event is due at once, with all of its tries before it; dedupe and order decide anew, "
+             "and what waits behind it follows. All of the IDs, or none; the act is a row of "
+             "postrider.audit.",
      .options = {{"relay", "NAME", "whose dead letters"},
-                 {"all", NULL, "every dead letter of that relay, as they are now"},
+                 {"consumer", "NAME", "whose dead letters"},
+                 {"all", NULL, "every dead letter there is now, or of them:"},
+                 {"type", "NAME", "with --all: only of this event type"},
+                 {"class", "NAME", "with --all: only of this class, as `dlq list` shows it"},
+                 {"aggregate", "TYPE:ID", "with --all: only of this stream"},
+                 {"before", "TIME", "with --all: only what came before (2026-12-01T05:00:00Z)"},
                  {"actor", "NAME", "who asks; required"},
                  {"reason", "TEXT", "why; required"},
                  {"ticket", "TEXT", "where it is discussed"},
-                 {"dry-run", NULL, "show what would be asked for"}}},
+                 {"dry-run", NULL, "show what would come of it"}}},
     {.name = "dlq discard",
      .args = "[ID ...]",
      .run = cmd_dlq_discard,
-     .summary = "give dead letters of a relay up, so that their streams go on",
-     .help = "The events are never published; they stay in postrider.parked. The next event of "
-             "the stream carries postrider-prev past the gap, so that consumers do not wait for "
-             "what never comes. All of the IDs are asked for, or none; the act is a row of "
-             "postrider.audit.",
+     .summary = "give dead letters up, so that their streams go on",
+     .help = "They stay in postrider.parked. Of a relay: the event is never published, and the "
+             "next event of the stream carries postrider-prev past the gap. Of a consumer: the "
+             "event is never applied, its stream moves past it, and what waits behind it follows. "
+             "All of the IDs, or none; the act is a row of postrider.audit.",
      .options = {{"relay", "NAME", "whose dead letters"},
-                 {"all", NULL, "every dead letter of that relay, as they are now"},
+                 {"consumer", "NAME", "whose dead letters"},
+                 {"all", NULL, "every dead letter there is now, or of them:"},
+                 {"type", "NAME", "with --all: only of this event type"},
+                 {"class", "NAME", "with --all: only of this class, as `dlq list` shows it"},
+                 {"aggregate", "TYPE:ID", "with --all: only of this stream"},
+                 {"before", "TIME", "with --all: only what came before (2026-12-01T05:00:00Z)"},
                  {"actor", "NAME", "who asks; required"},
                  {"reason", "TEXT", "why; required"},
                  {"ticket", "TEXT", "where it is discussed"},
-                 {"dry-run", NULL, "show what would be asked for"}}},
+                 {"dry-run", NULL, "show what would come of it"}}},
     {.name = "lanes",
      .args = "",
      .run = cmd_lanes,

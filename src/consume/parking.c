@@ -42,7 +42,7 @@ static const struct pgstmt stmt_count = {
     "SELECT count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'retry'),"
     "  count(*) FILTER (WHERE state = 'dead')"
     " FROM (SELECT state FROM postrider.parked WHERE side = 'consumer' AND reader = $1::smallint"
-    "   LIMIT 10000) p",
+    "   AND state <> 'discarded' LIMIT 10000) p",
 };
 
 /* ------------------------------------------------------------------ entries */
