@@ -3,8 +3,8 @@
 -- event of a stream is ever due.  Returns what was received, as it was received, and how many of the
 -- tries before this one, since the last replay, have left no attempt behind.
 CREATE OR REPLACE FUNCTION postrider.claim_parked(p_consumer smallint, p_limit int, p_hold interval)
-RETURNS TABLE (parked_id bigint, tried int, unreported int, source text, topic text, part int, off bigint, key bytea,
-               header_names text[], header_values bytea[], body bytea)
+RETURNS TABLE (parked_id bigint, tried int, unreported int, is_event boolean, source text, topic text, part int, off bigint, key bytea,
+               header_names text[], header_values bytea[], body bytea) -- no event: a foreign message
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -18,6 +18,6 @@ AS $$
     RETURNING p.id, p.tries,
               p.tries - 1 - (SELECT count(*)::int FROM postrider.attempt t
                              WHERE t.parked_id = p.id AND t.at >= coalesce(p.replayed_at, '-infinity')),
-              p.source, p.topic, p.part, p.off, p.key, p.header_names, p.header_values, p.body
+              p.event_id IS NOT NULL, p.source, p.topic, p.part, p.off, p.key, p.header_names, p.header_values, p.body
 $$;
 GRANT EXECUTE ON FUNCTION postrider.claim_parked(smallint, int, interval) TO postrider_consumer;

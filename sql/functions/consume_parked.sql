@@ -1,6 +1,8 @@
 -- Decides anew on a parked event whose time has come, under its stream's row lock and without regard to its
 -- own dedupe record, and writes what follows, as consume_batch() does for a message; what was parked
 -- behind it is made due.  The caller runs the handler of what is decided 'a', in the same transaction.
+-- One without an id (p_kind f) is a foreign message and a dead letter again; if it can be read by now,
+-- adopt_parked() comes first.
 -- No row: the event is not due any more, another process was faster or an operator has stopped it.
 CREATE OR REPLACE FUNCTION postrider.consume_parked(
     p_consumer smallint, p_parked_id bigint, p_order text, p_kind "char"
@@ -26,6 +28,12 @@ BEGIN
     FOR UPDATE;
     SELECT * INTO e FROM postrider.parked p WHERE p.id = p_parked_id AND p.state = 'retry' FOR UPDATE;
     IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF e.event_id IS NULL THEN
+        UPDATE postrider.parked p SET state = 'dead', due_at = NULL, tries = p.tries - 1 WHERE p.id = e.id;
+        decision := 'f';
+        RETURN NEXT;
         RETURN;
     END IF;
     IF s.consumer IS NULL AND p_order <> 'none' THEN

@@ -19,7 +19,7 @@ const struct pgstmt stmt_park = {
 };
 static const struct pgstmt stmt_claim = {
     "claim_parked",
-    "SELECT parked_id, tried, unreported, source, topic, part, off, key, header_names,"
+    "SELECT parked_id, tried, unreported, is_event, source, topic, part, off, key, header_names,"
     "  header_values, body"
     " FROM postrider.claim_parked($1::smallint, 1, $2::bigint * interval '1 microsecond')",
 };
@@ -27,6 +27,11 @@ static const struct pgstmt stmt_consume = {
     "consume_parked",
     "SELECT decision, last FROM postrider.consume_parked($1::smallint, $2::bigint, $3::text,"
     " $4::\"char\")",
+};
+static const struct pgstmt stmt_adopt = {
+    "adopt_parked",
+    "SELECT postrider.adopt_parked($1::smallint, $2::bigint, $3::text, $4::text, $5::uuid,"
+    " $6::bytea, $7::text, $8::text, $9::text, $10::bigint, $11::bigint, $12::bigint)",
 };
 static const struct pgstmt stmt_fail = {
     "fail_parked",
@@ -215,6 +220,7 @@ struct claimed {
     int64_t id;
     int tries;
     int unreported; /* of the tries before: those whose end was never heard of */
+    bool is_event;  /* it was read when it came; else it was a foreign message */
     struct incoming in;
     struct work work;
 };
@@ -231,11 +237,12 @@ read_claimed(const struct applier *a, struct claimed *it)
     it->id = pgresult_binary_i64(it->res, 0, 0);
     it->tries = (int) pgresult_binary_i64(it->res, 0, 1);
     it->unreported = (int) pgresult_binary_i64(it->res, 0, 2);
-    it->in.source = binary_text(it->res, 0, 3, &it->arena);
-    it->in.topic = binary_text(it->res, 0, 4, &it->arena);
-    it->in.part = (int32_t) pgresult_binary_i64(it->res, 0, 5);
-    it->in.off = pgresult_binary_i64(it->res, 0, 6);
-    if (!intake_content(it->res, 0, 7, &it->arena, &it->in))
+    it->is_event = *PQgetvalue(it->res, 0, 3) != 0;
+    it->in.source = binary_text(it->res, 0, 4, &it->arena);
+    it->in.topic = binary_text(it->res, 0, 5, &it->arena);
+    it->in.part = (int32_t) pgresult_binary_i64(it->res, 0, 6);
+    it->in.off = pgresult_binary_i64(it->res, 0, 7);
+    if (!intake_content(it->res, 0, 8, &it->arena, &it->in))
         it->in.header_count = 0; /* nothing can be read from it: foreign, by its missing id */
     incoming_decode(&it->in, &it->arena);
     applier_prepare(a, &it->in, &it->arena, &it->work);
@@ -289,7 +296,7 @@ decide_parked(struct applier *a, struct claimed *it, bool *ret_gone, struct erro
 {
     struct pgparams p = {.arena = &a->arena};
     PGresult *res;
-    char kind[2] = {it->work.kind, '\0'};
+    char kind[2] = {it->in.foreign ? 'f' : it->work.kind, '\0'};
 
     pgparams_i16(&p, a->consumer);
     pgparams_i64(&p, it->id);
@@ -372,6 +379,7 @@ apply_once(struct applier *a, struct claimed *it, bool *ret_handler, struct erro
     FAILPOINT("consumer.applied");
     if (!commit(a, err))
         return false;
+    FAILPOINT("consumer.committed");
     verdict_clear(a, &it->work);
     consumer_state_decided(a->state, &it->work, 1);
     return true;
@@ -405,12 +413,49 @@ give_back(struct applier *a, const struct claimed *it)
     arena_release(&arena);
 }
 
+/* A message that was foreign when it came has become readable: from here on it is that event. */
+static bool
+adopt(struct applier *a, struct claimed *it, bool *ret_gone, struct error *err)
+{
+    const struct incoming *in = &it->in;
+    struct pgparams p = {.arena = &it->arena};
+    PGresult *res;
+
+    pgparams_i16(&p, a->consumer);
+    pgparams_i64(&p, it->id);
+    pgparams_text(&p, applier_order(a));
+    pgparams_text(&p, a->config->first == FIRST_ONE ? "1" : "any");
+    pgparams_uuid(&p, &in->event_id);
+    pgparams_bytes(&p, in->digest, sizeof(in->digest));
+    pgparams_text(&p, in->event_type);
+    pgparams_text(&p, in->aggregate_type);
+    pgparams_text(&p, in->aggregate_id);
+    pgparams_i64(&p, in->version);
+    if (in->prev >= 0)
+        pgparams_i64(&p, in->prev);
+    else
+        pgparams_text(&p, NULL);
+    pgparams_i64(&p, pg_time(in->occurred_at_us));
+    if (!pgconn_query(a->conn, &stmt_adopt, &p, &res, err))
+        return false;
+    it->work.decision = PQntuples(res) == 1 ? *PQgetvalue(res, 0, 0) : 0;
+    *ret_gone = it->work.decision != 'a';
+    if (it->work.decision && *ret_gone)
+        consumer_state_decided(a->state, &it->work, 1);
+    PQclear(res);
+    return true;
+}
+
 static bool
 apply_claimed(struct applier *a, struct claimed *it, struct error *err)
 {
     struct failure failure;
-    bool in_handler = false;
+    bool in_handler = false, gone = false;
 
+    if (!it->is_event && !it->in.foreign && !adopt(a, it, &gone, err))
+        return false;
+    if (gone)
+        return true;
     if (it->unreported >= MOST_CONNECTIONS)
         return bury_killer(a, it, err);
     if (it->work.failure)
