@@ -207,7 +207,7 @@ judge_consumer(struct status *s, const struct consumer_config *c, const PGresult
     else if (dead > 0)
         snprintf(todo, sizeof(todo), "postrider dlq list --consumer %s", c->name);
     else if (waiting > 0 && retry == 0)
-        snprintf(todo, sizeof(todo), "a version is missing: postrider dlq list --all --consumer %s",
+        snprintf(todo, sizeof(todo), "a version is missing: postrider gaps list --consumer %s",
                  c->name);
     say(s, "consumer", c->name, facts, todo, *todo ? EXIT_DIFFERS : EXIT_OK);
 }

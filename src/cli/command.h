@@ -76,6 +76,8 @@ int cmd_dlq_replay(const struct command_env *env, int argc, char **argv);
 int cmd_dlq_show(const struct command_env *env, int argc, char **argv);
 int cmd_doctor(const struct command_env *env, int argc, char **argv);
 int cmd_emit(const struct command_env *env, int argc, char **argv);
+int cmd_gaps_close(const struct command_env *env, int argc, char **argv);
+int cmd_gaps_list(const struct command_env *env, int argc, char **argv);
 int cmd_init(const struct command_env *env, int argc, char **argv);
 int cmd_lanes(const struct command_env *env, int argc, char **argv);
 int cmd_prune(const struct command_env *env, int argc, char **argv);
