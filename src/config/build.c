@@ -4,6 +4,7 @@
 #include "config/check.h"
 #include "config/options.h"
 #include "config/reading.h"
+#include "config/rules.h"
 #include "config/values.h"
 #include "core/alloc.h"
 #include "core/strbuf.h"
@@ -164,9 +165,11 @@ read_handler_part(struct reading *r, const struct pair *pair, void *arg)
 
     if (strcmp(pair->key, "sql") == 0)
         handler->sql = pair_text(r, pair, "an SQL statement", true);
+    else if (strcmp(pair->key, "errors") == 0)
+        rules_read(r, pair, &handler->errors);
     else
         mistake_add(&r->mistakes, pair->line, pair->where,
-                    "found an unknown kind of handler, expected sql");
+                    "found an unknown kind of handler, expected sql or errors");
 }
 
 static void
@@ -184,6 +187,7 @@ read_handler(struct reading *r, const struct pair *pair, void *arg)
         if (mistakes_total(&r->mistakes) == before)
             mistake_add(&r->mistakes, pair->line, pair->where,
                         "found no statement, expected {sql: \"…\"}");
+        rules_release(&handler.errors);
         return;
     }
     handler.event_type = xstrdup(pair->key);
@@ -211,6 +215,10 @@ read_value(struct reading *r, struct element *e, const struct option *o, const s
 
     if (o->type == OPTION_LIST) {
         read_list(r, o, pair, field);
+        return;
+    }
+    if (o->type == OPTION_RULES) {
+        rules_read(r, pair, field);
         return;
     }
     option_expected(o, what, sizeof(what));

@@ -12,6 +12,7 @@
 #ifndef PR_CONFIG_H
 #define PR_CONFIG_H
 
+#include <regex.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -101,10 +102,25 @@ struct relay_config {
 enum consume_order { ORDER_STREAM, ORDER_LATEST, ORDER_NONE };
 enum first_rule { FIRST_ANY, FIRST_ONE };
 
+/* What an error of a handler means, where that is not as the SQLSTATE suggests (rules.h). */
+struct error_rule {
+    int line;
+    char *sqlstate; /* a whole code, or its first two characters; NULL: any */
+    char *message;  /* POSIX extended regular expression, found anywhere; NULL: any */
+    regex_t *pattern;
+    enum error_class cls;
+};
+
+struct error_rules {
+    struct error_rule *list;
+    size_t count;
+};
+
 struct handler_config {
     char *event_type;
     int line;
     char *sql;
+    struct error_rules errors; /* asked before the consumer's */
 };
 
 struct consumer_config {
@@ -118,6 +134,7 @@ struct consumer_config {
     enum first_rule first;
     struct handler_config *handlers;
     size_t handler_count;
+    struct error_rules errors;
     char **ignore; /* event types that advance the stream without a handler */
     size_t ignore_count;
     int batch;   /* messages in one transaction at most */

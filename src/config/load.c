@@ -4,6 +4,7 @@
 #include <yaml.h>
 
 #include "config/reading.h"
+#include "config/rules.h"
 #include "core/alloc.h"
 
 enum {
@@ -234,7 +235,9 @@ free_consumer(struct consumer_config *c)
     for (size_t i = 0; i < c->handler_count; i++) {
         free(c->handlers[i].event_type);
         free(c->handlers[i].sql);
+        rules_release(&c->handlers[i].errors);
     }
+    rules_release(&c->errors);
     free_list(c->ignore, c->ignore_count);
     free(c->handlers);
     free(c->name);

@@ -344,6 +344,21 @@ const struct option options[] = {
          "have makes the event a dead letter that names the path; JSON null is NULL. A "
          "statement that returns a single false says that the effect was there already."},
     {.section = "consumers",
+     .key = "errors",
+     .type = OPTION_RULES,
+     .offset = CONSUMER(errors),
+     .example = "[]",
+     .help = "What an error of a handler means, where the built-in table is not right: "
+             "[{sqlstate: \"P0001\", message: \"regular expression\", class: "
+             "rejected|permanent|transient|unknown}]. First match wins.",
+     .more =
+         "sqlstate is a code, or a class of codes as \"23\" or \"23***\"; message a POSIX "
+         "extended regular expression that is looked for in the server's message; a rule has "
+         "one of them or both. rejected: the business said no, an outcome and no failure: the "
+         "stream goes on. A handler may have rules of its own, {sql: \"…\", errors: […]}, which "
+         "are asked first. What no event can be at fault for (lost connections, full disks, "
+         "missing tables, deadlocks) is left to the built-in table."},
+    {.section = "consumers",
      .key = "ignore",
      .type = OPTION_LIST,
      .offset = CONSUMER(ignore),
@@ -498,6 +513,9 @@ option_expected(const struct option *o, char *text, size_t size)
         break;
     case OPTION_HANDLERS:
         snprintf(text, size, "a map from event types to {sql: \"…\"}");
+        break;
+    case OPTION_RULES:
+        snprintf(text, size, "a list of rules");
         break;
     default:
         if (o->words)

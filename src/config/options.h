@@ -27,6 +27,7 @@ enum option_type {
     OPTION_LIST,     /* char ** and size_t behind it */
     OPTION_SETTINGS, /* struct setting_config * and size_t behind it */
     OPTION_HANDLERS, /* struct handler_config * and size_t behind it */
+    OPTION_RULES,    /* struct error_rules */
 };
 
 struct option {

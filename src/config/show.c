@@ -31,6 +31,7 @@ text_of(const struct option *o, const void *field)
     case OPTION_LIST:
     case OPTION_SETTINGS:
     case OPTION_HANDLERS:
+    case OPTION_RULES:
         return NULL;
     default:
         if (!*(char *const *) field)
@@ -85,6 +86,28 @@ add_quoted(struct strbuf *out, const char *text)
 }
 
 static void
+add_rules(struct strbuf *out, const struct error_rules *rules)
+{
+    strbuf_addc(out, '[');
+    for (size_t i = 0; i < rules->count; i++) {
+        const struct error_rule *rule = &rules->list[i];
+        strbuf_adds(out, i ? ", {" : "{");
+        if (rule->sqlstate) {
+            strbuf_adds(out, "sqlstate: ");
+            add_quoted(out, rule->sqlstate);
+            strbuf_adds(out, ", ");
+        }
+        if (rule->message) {
+            strbuf_adds(out, "message: ");
+            add_quoted(out, rule->message);
+            strbuf_adds(out, ", ");
+        }
+        strbuf_addf(out, "class: %s}", error_class_name(rule->cls));
+    }
+    strbuf_addc(out, ']');
+}
+
+static void
 add_handlers(struct strbuf *out, const struct consumer_config *c)
 {
     strbuf_adds(out, "    handlers:\n");
@@ -93,6 +116,10 @@ add_handlers(struct strbuf *out, const struct consumer_config *c)
         json_quote(out, c->handlers[i].event_type, strlen(c->handlers[i].event_type));
         strbuf_adds(out, ": {sql: ");
         add_quoted(out, c->handlers[i].sql);
+        if (c->handlers[i].errors.count > 0) {
+            strbuf_adds(out, ", errors: ");
+            add_rules(out, &c->handlers[i].errors);
+        }
         strbuf_adds(out, "}\n");
     }
 }
@@ -146,6 +173,14 @@ add_settings(struct strbuf *out, const struct destination_config *d)
 }
 
 static void
+add_rules_line(struct strbuf *out, const struct error_rules *rules)
+{
+    strbuf_adds(out, "errors: ");
+    add_rules(out, rules);
+    strbuf_addc(out, '\n');
+}
+
+static void
 add_option(struct strbuf *out, const struct option *o, const char *base)
 {
     char *text = text_of(o, base + o->offset);
@@ -179,6 +214,8 @@ add_element(struct strbuf *out, const struct section *section, const char *base)
             add_list(&line, o, base + o->offset);
         else if (o->type == OPTION_SETTINGS)
             add_settings(&line, (const void *) base);
+        else if (o->type == OPTION_RULES)
+            add_rules_line(&line, &consumer->errors);
         else
             add_option(&line, o, base);
         if (line.len > 0 && prefix > 0 && !same_map(o, last))
@@ -237,12 +274,31 @@ json_settings(struct jsonw *w, const struct option *o, const struct destination_
 }
 
 static void
+json_rules(struct jsonw *w, const struct error_rules *rules)
+{
+    jsonw_array(w, "errors");
+    for (size_t i = 0; i < rules->count; i++) {
+        const struct error_rule *rule = &rules->list[i];
+        jsonw_object(w, NULL);
+        if (rule->sqlstate)
+            jsonw_str(w, "sqlstate", rule->sqlstate);
+        if (rule->message)
+            jsonw_str(w, "message", rule->message);
+        jsonw_str(w, "class", error_class_name(rule->cls));
+        jsonw_end(w);
+    }
+    jsonw_end(w);
+}
+
+static void
 json_handlers(struct jsonw *w, const struct option *o, const struct consumer_config *c)
 {
     jsonw_object(w, o->key);
     for (size_t i = 0; i < c->handler_count; i++) {
         jsonw_object(w, c->handlers[i].event_type);
         jsonw_str(w, "sql", c->handlers[i].sql);
+        if (c->handlers[i].errors.count > 0)
+            json_rules(w, &c->handlers[i].errors);
         jsonw_end(w);
     }
     jsonw_end(w);
@@ -268,6 +324,8 @@ json_element(struct jsonw *w, const struct section *section, const char *base)
             json_settings(w, o, (const void *) base);
         } else if (o->type == OPTION_HANDLERS) {
             json_handlers(w, o, (const void *) base);
+        } else if (o->type == OPTION_RULES) {
+            json_rules(w, (const void *) (base + o->offset));
         } else if (o->type == OPTION_INTEGER) {
             jsonw_i64(w, option_last_key(o), *(const int *) (const void *) (base + o->offset));
         } else {

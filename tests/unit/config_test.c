@@ -260,7 +260,7 @@ contradictions_are_told_with_the_arithmetic(void **state)
     changed_is_refused_with(
         "{sql:", "{sqll:",
         "p.yaml:13: consumers.rewards.handlers.RegistrationConfirmed.sqll: found an unknown kind "
-        "of handler, expected sql\n");
+        "of handler, expected sql or errors\n");
 }
 
 static void
@@ -544,7 +544,8 @@ every_option_can_be_read(void **state)
         "  c:\n"
         "    {database: dbname=c, from: {destination: d, topic: a.x, start: now}, order: stream, "
         "first: 1,\n"
-        "     handlers: {A: {sql: SELECT 1}, B: {sql: SELECT 2}}, ignore: [C, D], batch: 1000, "
+        "     handlers: {A: {sql: SELECT 1}, B: {sql: SELECT 2}}, ignore: [C, D], errors: [], "
+        "batch: 1000, "
         "owner: me,\n"
         "     lease: 5m, retention: 9d}\n"
         "http: {listen: \"[::1]:0\"}\n"
