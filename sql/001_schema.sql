@@ -309,7 +309,7 @@ CREATE INDEX parked_request ON postrider.parked (side, reader) WHERE request IS 
 CREATE TABLE postrider.attempt (
     side      text NOT NULL,
     reader    smallint NOT NULL,
-    parked_id bigint NOT NULL,
+    parked_id bigint,          -- NULL: it was rejected at once, and never parked
     event_id  uuid,
     at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     class     text NOT NULL,
@@ -317,6 +317,7 @@ CREATE TABLE postrider.attempt (
     message   text
 );
 CREATE INDEX attempt_parked ON postrider.attempt (parked_id, at);
+CREATE INDEX attempt_rejected ON postrider.attempt (side, reader, at) WHERE class = 'rejected';
 
 -- What operators did, append-only: written by postrider.audit_write() alone, each row chained to the one
 -- before by its hash, so that a row changed or removed later is seen (postrider.audit_check()).

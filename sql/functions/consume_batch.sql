@@ -6,9 +6,10 @@
 --                          id of its last message (NULL if that has none).  A service without
 --                          partitions gives empty arrays.
 --   p_order, p_first       stream, latest or none; any or 1 (a stream opens at its first event, or at 1)
---   p_event_id ... p_kind    the messages; kind h handled, i ignored, u nobody can handle it
--- Decisions: a apply, d duplicate, s stale, l late, c conflict, g gap, w waiting, i ignored, u unhandled;
--- `last` is the stream's version before a message that is neither applied nor ignored.
+--   p_event_id ... p_kind    the messages; kind h handled, i ignored, r rejected (its handler has said no),
+--                          u nobody can handle it
+-- Decisions: a apply, d duplicate, s stale, l late, c conflict, g gap, w waiting, i ignored, r rejected,
+-- u unhandled; `last` is the stream's version before a message that does not move the stream.
 -- Errors: PR001 fenced (another process owns a partition; DETAIL: which); 40001 repeat the transaction.
 CREATE OR REPLACE FUNCTION postrider.consume_batch(
     p_consumer smallint, p_source text[], p_topic text[], p_part int[], p_epoch bigint[],
@@ -90,7 +91,8 @@ BEGIN
     WITH put AS (
         INSERT INTO postrider.consumed (consumer, day, event_id, digest, outcome)
         SELECT p_consumer, postrider.event_day(u.event_id), u.event_id, u.digest,
-               CASE u.kind WHEN 'h' THEN 'A'::"char" WHEN 'i' THEN 'I'::"char" ELSE 'D'::"char" END
+               CASE u.kind WHEN 'h' THEN 'A'::"char" WHEN 'i' THEN 'I'::"char" WHEN 'r' THEN 'R'::"char"
+                           ELSE 'D'::"char" END
         FROM unnest(p_event_id, p_digest, p_kind) WITH ORDINALITY AS u(event_id, digest, kind, n)
         ORDER BY 2, 3, u.n
         ON CONFLICT DO NOTHING
@@ -207,7 +209,7 @@ BEGIN
         END IF;
         decision := postrider.decide(p_order, v_last, v_base, v_low, m.version, m.expected, m.too_old, m.kind);
         RETURN NEXT;
-        IF decision IN ('a', 'i') AND p_order <> 'none' THEN
+        IF decision IN ('a', 'i', 'r') AND p_order <> 'none' THEN
             IF m.expected < m.version - 1 THEN
                 v_base := m.version - 1; -- the versions jumped over have not been here
             END IF;
@@ -225,7 +227,7 @@ BEGIN
             w_version[v_stream] := v_last;
             w_base[v_stream] := v_base;
         END IF;
-        IF decision NOT IN ('a', 'i', 'u') THEN
+        IF decision NOT IN ('a', 'i', 'r', 'u') THEN
             o_event_id := o_event_id || m.event_id;
             o_outcome := o_outcome || CASE WHEN decision IN ('g', 'w') THEN 'P'::"char"
                                            WHEN decision = 's' THEN 'S'::"char" ELSE 'D'::"char" END;

@@ -66,7 +66,8 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    v_outcome := CASE decision WHEN 'a' THEN 'A' WHEN 'i' THEN 'I' WHEN 's' THEN 'S' ELSE 'D' END;
+    v_outcome := CASE decision WHEN 'a' THEN 'A' WHEN 'i' THEN 'I' WHEN 'r' THEN 'R' WHEN 's' THEN 'S'
+                                ELSE 'D' END;
     IF v_known = e.digest THEN
         UPDATE postrider.consumed c SET outcome = v_outcome
         WHERE c.consumer = p_consumer AND c.day = postrider.event_day(e.event_id) AND c.event_id = e.event_id;
@@ -74,7 +75,7 @@ BEGIN
         INSERT INTO postrider.consumed (consumer, day, event_id, digest, outcome)
         VALUES (p_consumer, postrider.event_day(e.event_id), e.event_id, e.digest, v_outcome);
     END IF;
-    IF decision IN ('a', 'i', 's') THEN
+    IF decision IN ('a', 'i', 'r', 's') THEN
         DELETE FROM postrider.parked p WHERE p.id = e.id;
     ELSE
         UPDATE postrider.parked p
@@ -84,10 +85,10 @@ BEGIN
     END IF;
     IF s.consumer IS NOT NULL AND decision <> 'u' THEN
         UPDATE postrider.stream t
-        SET version = CASE WHEN decision IN ('a', 'i') THEN e.version ELSE t.version END,
-            event_id = CASE WHEN decision IN ('a', 'i') THEN e.event_id ELSE t.event_id END,
-            digest = CASE WHEN decision IN ('a', 'i') THEN e.digest ELSE t.digest END,
-            base = CASE WHEN decision IN ('a', 'i') AND e.prev < e.version - 1
+        SET version = CASE WHEN decision IN ('a', 'i', 'r') THEN e.version ELSE t.version END,
+            event_id = CASE WHEN decision IN ('a', 'i', 'r') THEN e.event_id ELSE t.event_id END,
+            digest = CASE WHEN decision IN ('a', 'i', 'r') THEN e.digest ELSE t.digest END,
+            base = CASE WHEN decision IN ('a', 'i', 'r') AND e.prev < e.version - 1
                         THEN e.version - 1 ELSE t.base END,
             parked = t.parked - CASE WHEN e.holds THEN 1 ELSE 0 END
         WHERE t.consumer = p_consumer AND t.aggregate_type = e.aggregate_type

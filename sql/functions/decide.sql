@@ -4,8 +4,8 @@
 --   p_held           the lowest version above p_last that is parked and holds the stream; NULL: none
 --   p_expected       the version before this one: its prev, else version - 1
 --   p_too_old        older than the dedupe records: whether it was here before cannot be known
---   p_kind           h handled, i ignored, u nobody can handle it
--- Returns a apply, i ignored, u unhandled (the three that are in order), s stale, l late, c conflict,
+--   p_kind           h handled, i ignored, r rejected, u nobody can handle it
+-- Returns a apply, i ignored, r rejected, u unhandled (the four that are in order), s stale, l late, c conflict,
 -- g gap, w waiting.
 CREATE OR REPLACE FUNCTION postrider.decide(
     p_order text, p_last bigint, p_base bigint, p_held bigint, p_version bigint, p_expected bigint,

@@ -16,6 +16,10 @@ const struct pgstmt stmt_settle = {
     "settle",
     "SELECT postrider.settle($1::smallint, $2::uuid[], $3::\"char\"[])",
 };
+const struct pgstmt stmt_reject = {
+    "reject",
+    "SELECT postrider.reject($1::smallint, $2::bigint, $3::uuid, $4::text, $5::text)",
+};
 static const struct pgstmt stmt_find = {
     "consumer",
     "SELECT consumer, 'postrider.parked_entry'::regtype::oid FROM postrider.consumer"
@@ -87,7 +91,8 @@ applier_open(struct applier *a, struct error *err)
         if (!handler_prepare(&a->handlers[i], a->conn, err))
             return false;
     return pgconn_prepare(a->conn, &stmt_begin, err) &&
-           pgconn_prepare(a->conn, &stmt_commit, err) && pgconn_prepare(a->conn, &stmt_settle, err);
+           pgconn_prepare(a->conn, &stmt_commit, err) &&
+           pgconn_prepare(a->conn, &stmt_settle, err) && pgconn_prepare(a->conn, &stmt_reject, err);
 }
 
 void
@@ -107,18 +112,50 @@ applier_order(const struct applier *a)
     return words[a->config->order];
 }
 
+/* Past "what: " at the beginning of the text. */
+static const char *
+past(const char *text, const char *what)
+{
+    size_t len = strlen(what);
+
+    return strncmp(text, what, len) == 0 && strncmp(text + len, ": ", 2) == 0 ? text + len + 2
+                                                                              : text;
+}
+
 void
 applier_failure(const struct applier *a, const struct error *err, bool dead, struct failure *ret)
 {
-    char prefix[96];
-    const char *text = err->text;
-    int len = snprintf(prefix, sizeof(prefix), "consumer %s: ", a->config->name);
+    char purpose[96];
+    const char *text;
 
-    if (strncmp(text, prefix, (size_t) len) == 0)
-        text += len;
+    snprintf(purpose, sizeof(purpose), "consumer %s", a->config->name);
+    text = past(err->text, purpose);
+    for (int i = 0; i < a->handler_count; i++)
+        text = past(text, a->handlers[i].stmt.name);
     *ret = (struct failure){.dead = dead, .cls = err->cls};
     snprintf(ret->code, sizeof(ret->code), "%s", err->sqlstate[0] ? err->sqlstate : err->code);
     snprintf(ret->message, sizeof(ret->message), "%s", text);
+}
+
+void
+applier_reject(struct work *work, const struct failure *failure)
+{
+    work->kind = 'r';
+    work->failure = failure;
+}
+
+void
+applier_reject_params(const struct applier *a, const struct work *work, int64_t parked_id,
+                      struct pgparams *ret)
+{
+    pgparams_i16(ret, a->consumer);
+    if (parked_id)
+        pgparams_i64(ret, parked_id);
+    else
+        pgparams_text(ret, NULL);
+    pgparams_uuid(ret, &work->in->event_id);
+    pgparams_text(ret, work->failure->code);
+    pgparams_text(ret, work->failure->message);
 }
 
 static const struct handler *

@@ -46,9 +46,9 @@ struct applier {
     } evidence;
 };
 
-/* Why an event is parked after its handler failed. */
+/* Why an event is parked, or rejected, after its handler failed. */
 struct failure {
-    bool dead; /* else it is tried again */
+    bool dead; /* else it is tried again; of one that is rejected: neither */
     enum error_class cls;
     char code[32];
     char message[768];
@@ -58,9 +58,9 @@ struct failure {
 struct work {
     const struct incoming *in;
     const struct handler *handler; /* NULL: ignored or unhandled */
-    char kind;                     /* h handled, i ignored, u nobody can handle it */
+    char kind;                     /* h handled, i ignored, u nobody can handle it, r rejected */
     struct pgparams params;        /* bound, if it is handled */
-    const struct failure *failure; /* do not try it, park it for this */
+    const struct failure *failure; /* do not try it, park or reject it for this */
     char decision;                 /* of postrider.consume_batch(); 0: foreign */
     int64_t last;                  /* the stream's version before it */
     bool hit;                      /* the handler said: already done */
@@ -79,9 +79,16 @@ void applier_close(struct applier *a);
 void applier_prepare(const struct applier *a, const struct incoming *in, struct arena *arena,
                      struct work *ret);
 
-/* How the error is kept with an event: without our own prefix. */
+/* How the error is kept with an event: the server's own words, without our prefixes. */
 void applier_failure(const struct applier *a, const struct error *err, bool dead,
                      struct failure *ret);
+
+/* The event's handler has said no: it will be decided as rejected, for this reason. */
+void applier_reject(struct work *work, const struct failure *failure);
+
+/* Keeps the reason, in the transaction that decides; `parked_id` 0: it never was parked. */
+void applier_reject_params(const struct applier *a, const struct work *work, int64_t parked_id,
+                           struct pgparams *ret);
 
 const char *applier_order(const struct applier *a); /* "stream", "latest", "none" */
 
@@ -91,6 +98,6 @@ void applier_rollback(struct applier *a);
 /* COMMIT's answer: false if the transaction was rolled back instead. */
 bool applier_committed(PGresult *res, struct error *err) PR_MUSTCHECK;
 
-extern const struct pgstmt stmt_begin, stmt_commit, stmt_settle;
+extern const struct pgstmt stmt_begin, stmt_commit, stmt_settle, stmt_reject;
 
 #endif

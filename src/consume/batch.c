@@ -102,7 +102,7 @@ add_events(const struct attempt *t, struct pgparams *p)
             pgarray_i64(&prev, in->prev);
         else
             pgarray_null(&prev);
-        pgarray_char(&kind, work->failure ? 'u' : work->kind);
+        pgarray_char(&kind, work->failure && work->kind != 'r' ? 'u' : work->kind);
     }
     for (size_t i = 0; i < PR_LENGTH(all); i++) {
         pgparams_array(p, all[i]);
@@ -212,6 +212,22 @@ take_handlers(struct attempt *t, struct error *err)
 }
 
 static bool
+queue_rejections(struct attempt *t, int *ret_count, struct error *err)
+{
+    *ret_count = 0;
+    for (int w = 0; w < t->count; w++) {
+        struct pgparams p = {.arena = &t->a->arena};
+        if (t->works[w].decision != 'r')
+            continue;
+        ++*ret_count;
+        applier_reject_params(t->a, &t->works[w], 0, &p);
+        if (!pgconn_pipeline_queue(t->a->conn, &stmt_reject, &p, err))
+            return false;
+    }
+    return true;
+}
+
+static bool
 queue_hits(struct attempt *t, int *ret_hits, struct error *err)
 {
     struct pgparams p = {.arena = &t->a->arena};
@@ -236,17 +252,17 @@ queue_hits(struct attempt *t, int *ret_hits, struct error *err)
     return ok;
 }
 
-/* Takes one answer that only must not be an error. */
+/* Takes answers that only must not be errors. */
 static bool
-take_plain(struct attempt *t, bool queued, struct error *err)
+take_plain(struct attempt *t, int queued, struct error *err)
 {
     PGresult *res;
 
-    if (!queued)
-        return true;
-    if (!pgconn_pipeline_next(t->a->conn, &res, err))
-        return false;
-    PQclear(res);
+    for (int i = 0; i < queued; i++) {
+        if (!pgconn_pipeline_next(t->a->conn, &res, err))
+            return false;
+        PQclear(res);
+    }
     return true;
 }
 
@@ -273,11 +289,11 @@ run_effects(struct attempt *t, struct error *err)
     struct applier *a = t->a;
     struct pgparams p = {.arena = &a->arena};
     bool answers;
-    int hits = 0;
+    int hits = 0, rejections;
 
     t->parked = parking_params(a, t->works, t->count, &p);
     t->stage = STAGE_HANDLE;
-    if (!queue_handlers(t, &answers, err) ||
+    if (!queue_handlers(t, &answers, err) || !queue_rejections(t, &rejections, err) ||
         (t->parked > 0 && !pgconn_pipeline_queue(a->conn, &stmt_park, &p, err)) ||
         (!answers && !pgconn_pipeline_queue(a->conn, &stmt_commit, NULL, err)) ||
         !pgconn_pipeline_sync(a->conn, err))
@@ -285,7 +301,7 @@ run_effects(struct attempt *t, struct error *err)
     if (!take_handlers(t, err))
         return false;
     t->stage = STAGE_DECIDE;
-    if (!take_plain(t, t->parked > 0, err))
+    if (!take_plain(t, rejections + (t->parked > 0), err))
         return false;
     if (!answers)
         return take_commit(t, err);
@@ -424,8 +440,12 @@ judge_alone(struct applier *a, struct isolation *i, struct error *err)
     if (!work->handler || work->failure ||
         verdict_find(a, work, 1, &work[1], i->count - i->from - 1, err, failure) != VERDICT_EVENT)
         return false;
-    consumer_state_retry(a->state, failure, work);
-    work->failure = failure;
+    if (failure->cls == ERR_REJECTED) {
+        applier_reject(work, failure);
+    } else {
+        consumer_state_retry(a->state, failure, work);
+        work->failure = failure;
+    }
     return pgconn_ok(a->conn);
 }
 

@@ -348,6 +348,15 @@ run_handler(struct applier *a, struct claimed *it, struct error *err)
 }
 
 static bool
+write_rejection(struct applier *a, const struct claimed *it, struct error *err)
+{
+    struct pgparams p = {.arena = &a->arena};
+
+    applier_reject_params(a, &it->work, it->id, &p);
+    return pgconn_run(a->conn, &stmt_reject, &p, err);
+}
+
+static bool
 commit(struct applier *a, struct error *err)
 {
     PGresult *res;
@@ -374,7 +383,8 @@ apply_once(struct applier *a, struct claimed *it, bool *ret_handler, struct erro
         return true;
     }
     *ret_handler = it->work.decision == 'a';
-    if (it->work.decision == 'a' && !run_handler(a, it, err))
+    if ((it->work.decision == 'a' && !run_handler(a, it, err)) ||
+        (it->work.decision == 'r' && !write_rejection(a, it, err)))
         return false;
     FAILPOINT("consumer.applied");
     if (!commit(a, err))
@@ -470,8 +480,14 @@ apply_claimed(struct applier *a, struct claimed *it, struct error *err)
             break;
     }
     if (in_handler && pgconn_ok(a->conn) && !pgconn_was_stopped(a->conn) &&
-        verdict_find(a, &it->work, it->tries, NULL, 0, err, &failure) == VERDICT_EVENT)
-        return write_failure(a, it, &failure, err);
+        verdict_find(a, &it->work, it->tries, NULL, 0, err, &failure) == VERDICT_EVENT) {
+        if (failure.cls != ERR_REJECTED)
+            return write_failure(a, it, &failure, err);
+        applier_reject(&it->work, &failure);
+        if (apply_once(a, it, &in_handler, err))
+            return true;
+        applier_rollback(a);
+    }
     give_back(a, it);
     return false;
 }

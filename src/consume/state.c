@@ -95,6 +95,8 @@ outcome_of(const struct work *work)
         return OUTCOME_STALE;
     case 'i':
         return OUTCOME_IGNORED;
+    case 'r':
+        return OUTCOME_REJECTED;
     case 'c':
         return OUTCOME_CONFLICT;
     case 'g':
@@ -126,6 +128,16 @@ say_dead(const struct work *work)
              F_STR("hint", "see `postrider dlq list`"));
 }
 
+static void
+say_rejected(const struct work *work)
+{
+    char id[UUID_TEXT];
+
+    uuid_format(&work->in->event_id, id);
+    log_info("consumer.rejected", F_STR("event_id", id), F_STR("event_type", work->in->event_type),
+             F_STR("code", work->failure->code), F_STR("message", work->failure->message));
+}
+
 void
 consumer_state_decided(struct consumer_state *state, const struct work *works, int count)
 {
@@ -137,6 +149,8 @@ consumer_state_decided(struct consumer_state *state, const struct work *works, i
         outcomes[outcome]++;
         if (outcome == OUTCOME_DEAD || outcome == OUTCOME_CONFLICT)
             say_dead(&works[i]);
+        if (outcome == OUTCOME_REJECTED)
+            say_rejected(&works[i]);
         if (outcome == OUTCOME_APPLIED && works[i].in->at_us)
             metric_observe(state->metrics, METRIC_CONSUME_LATENCY,
                            now > works[i].in->at_us ? now - works[i].in->at_us : 0, 1);

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "config/rules.h"
 #include "core/digest.h"
 #include "core/strbuf.h"
 #include "pg/pgerror.h"
@@ -128,12 +129,37 @@ name_the_pause(const struct work *culprit, struct error *err)
         error_hint(err, "mend the handler or the database; no event is charged for it");
 }
 
+/* What the configuration says of this error: the handler's own rules first. */
+static const struct error_rule *
+find_rule(const struct applier *a, const struct work *culprit, const struct error *err)
+{
+    struct failure seen;
+    const struct error_rule *rule;
+
+    if (!err->sqlstate[0] || verdict_is_repeat(err))
+        return NULL;
+    applier_failure(a, err, false, &seen);
+    rule = rules_find(&culprit->handler->config->errors, err->sqlstate, seen.message);
+    if (!rule)
+        rule = rules_find(&a->config->errors, err->sqlstate, seen.message);
+    /* A class of codes, or a message, does not speak of what looks like the handler's or the
+     * server's own trouble: that code must be named. */
+    return rule && (err->scope == SCOPE_EVENT || rule_is_exact(rule)) ? rule : NULL;
+}
+
 enum verdict
 verdict_find(struct applier *a, const struct work *culprit, int tries, const struct work *others,
              int other_count, struct error *err, struct failure *ret)
 {
     if (needs_no_proof(err))
         return VERDICT_PAUSE;
+    const struct error_rule *rule = find_rule(a, culprit, err);
+    if (rule) {
+        err->cls = rule->cls;
+        bool last = err->cls == ERR_PERMANENT || (err->cls == ERR_UNKNOWN && tries >= MOST_UNKNOWN);
+        applier_failure(a, err, last, ret);
+        return VERDICT_EVENT;
+    }
     if (err->scope != SCOPE_EVENT) {
         if (is_proven(a, culprit, others, other_count, err)) {
             name_the_pause(culprit, err);
