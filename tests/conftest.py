@@ -157,6 +157,16 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("pg", VERSIONS if name in EVERYWHERE else VERSIONS[:1], indirect=True)
 
 
+@pytest.fixture(scope="module")
+def shared_place(servers, tmp_path_factory):
+    """As `place`, one for all tests of a file."""
+    place = Place(servers(VERSIONS[0]), tmp_path_factory.mktemp("shared"))
+    place.run("init", check=0)
+    place.story()
+    yield place
+    place.close()
+
+
 @pytest.fixture
 def pg(request, servers):
     return servers(request.param)

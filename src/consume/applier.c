@@ -112,14 +112,15 @@ applier_order(const struct applier *a)
     return words[a->config->order];
 }
 
-/* Past "what: " at the beginning of the text. */
+/* Past "what: " at the beginning of the text, which may be all of it: a message can be empty. */
 static const char *
 past(const char *text, const char *what)
 {
     size_t len = strlen(what);
 
-    return strncmp(text, what, len) == 0 && strncmp(text + len, ": ", 2) == 0 ? text + len + 2
-                                                                              : text;
+    if (strncmp(text, what, len) != 0 || text[len] != ':')
+        return text;
+    return text + len + (text[len + 1] == ' ' ? 2 : 1);
 }
 
 void

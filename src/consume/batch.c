@@ -20,6 +20,8 @@ static const struct pgstmt stmt_consume = {
     " $17::\"char\"[])",
 };
 
+enum { MOST_RELEARNED = 3 };
+
 /* Where a transaction failed. */
 enum stage {
     STAGE_DECIDE, /* in our own statements */
@@ -348,6 +350,7 @@ run_once(struct attempt *t, struct error *err)
     }
     if (!pgconn_pipeline_exit(a->conn, err))
         return false;
+    a->relearned = 0;
     FAILPOINT("consumer.committed");
     if (t->parked > 0)
         FAILPOINT("consumer.parked");
@@ -449,6 +452,16 @@ judge_alone(struct applier *a, struct isolation *i, struct error *err)
     return pgconn_ok(a->conn);
 }
 
+/*
+ * The statement was lost, or its result changed its type: a new connection prepares it anew.
+ * When that does not help, it is a statement of the handler's own that is not there.
+ */
+static bool
+is_to_be_relearned(const struct error *err)
+{
+    return pgerror_is(err, "26000") || (pgerror_is(err, "0A000") && err->cls == ERR_TRANSIENT);
+}
+
 /* A transaction failed: what to run next.  False: nothing, err tells. */
 static bool
 narrow(struct applier *a, struct isolation *i, const struct attempt *t, struct error *err)
@@ -460,9 +473,10 @@ narrow(struct applier *a, struct isolation *i, const struct attempt *t, struct e
     }
     if (pgconn_was_stopped(a->conn))
         return false; /* we cancelled it ourselves */
-    /* The statement was lost, or its result changed its type: a new connection prepares it anew. */
-    if (pgerror_is(err, "26000") || (pgerror_is(err, "0A000") && err->cls == ERR_TRANSIENT))
+    if (is_to_be_relearned(err) && a->relearned < MOST_RELEARNED) {
+        a->relearned++;
         return false;
+    }
     if (verdict_is_repeat(err) && !pgerror_is(err, "PR001") && i->repeats++ < MOST_REPEATS) {
         rest_a_little();
         return true;
