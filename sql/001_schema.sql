@@ -225,6 +225,7 @@ CREATE TABLE postrider.consumer_partition (
     lease_until timestamptz NOT NULL DEFAULT '-infinity',
     trying_to   bigint,
     tries       int NOT NULL DEFAULT 0,
+    reread_to   bigint,                     -- an operator went back: what lies below was read before
     PRIMARY KEY (consumer, source, topic, part)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
@@ -399,7 +400,8 @@ GRANT SELECT ON postrider.relay, postrider.lane, postrider.route, postrider.inst
     postrider.consumer, postrider.consumer_partition, postrider.stream, postrider.log_topic,
     postrider.log_head, postrider.attempt, postrider.janitor, postrider.audit, postrider.audit_head
     TO postrider_operator;
--- Everything of an event, and of a dead letter, but what it says.
+-- Everything of an event, a message and a dead letter, but what it says.
+GRANT SELECT (topic, part, off, at, event_id) ON postrider.log TO postrider_operator;
 GRANT SELECT (id, xid, lane, event_id, aggregate_type, aggregate_id, aggregate_version, event_type, occurred_at,
               inserted_at)
     ON postrider.outbox TO postrider_operator;

@@ -23,6 +23,7 @@ SET enable_seqscan = off -- plans are kept, and may be made while the tables are
 AS $$
 DECLARE
     v_fenced text;
+    v_reread boolean;        -- an operator went back, and this was read before
     v_floor timestamptz;
     v_new uuid[];            -- ids whose record was written now
     v_seen int[];            -- messages whose id has a record already ...
@@ -67,8 +68,9 @@ BEGIN
         FROM want w
         WHERE c.consumer = p_consumer AND c.source = w.source AND c.topic = w.topic AND c.part = w.part
           AND c.epoch = w.epoch AND c.next_off <= w.first_off
-        RETURNING c.source, c.topic, c.part)
-    SELECT string_agg(format('%s/%s', w.topic, w.part), ', ') INTO v_fenced
+        RETURNING c.source, c.topic, c.part, c.reread_to > w.first_off AS reread)
+    SELECT string_agg(format('%s/%s', w.topic, w.part), ', '), (SELECT bool_or(d.reread) FROM moved d)
+    INTO v_fenced, v_reread
     FROM want w WHERE (w.source, w.topic, w.part) NOT IN (SELECT d.source, d.topic, d.part FROM moved d);
     IF v_fenced IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'PR001',
@@ -208,6 +210,9 @@ BEGIN
             w_digest[v_stream] := NULL;
         END IF;
         decision := postrider.decide(p_order, v_last, v_base, v_low, m.version, m.expected, m.too_old, m.kind);
+        IF v_reread AND decision = 'l' AND p_order = 'stream' THEN
+            decision := 's';
+        END IF;
         RETURN NEXT;
         IF decision IN ('a', 'i', 'r') AND p_order <> 'none' THEN
             IF m.expected < m.version - 1 THEN

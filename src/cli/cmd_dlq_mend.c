@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/consumers.h"
 #include "cli/dlq.h"
 #include "pg/pgerror.h"
 
@@ -108,13 +109,7 @@ refused(const char *consumer, struct error *err)
 {
     if (pgerror_is(err, "PR020"))
         return error_hint(err, "postrider dlq list --all --consumer %s", consumer);
-    if (!pgerror_is(err, "55P03"))
-        return false;
-    error_set_exit(err, ERR_TRANSIENT, EXIT_DIFFERS, "pg.lock",
-                   "a handler of consumer %s is at work on one of these streams for more than "
-                   "5 s; nothing was done",
-                   consumer);
-    return error_hint(err, "try again when it is through");
+    return consumers_refused(consumer, err);
 }
 
 static bool

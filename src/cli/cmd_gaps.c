@@ -2,13 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/command.h"
+#include "cli/consumers.h"
 #include "cli/origins.h"
 #include "config/values.h"
 #include "core/jsonw.h"
 #include "pg/pgerror.h"
 #include "pg/pgparams.h"
-#include "pg/schema.h"
 
 static const struct pgstmt stmt_gaps = {
     "gaps",
@@ -34,14 +33,6 @@ struct listing {
     int64_t found; /* of the stream at hand */
     int count;
 };
-
-static bool
-open_database(const char *dsn, struct pgconn **ret, struct error *err)
-{
-    struct pgconn_options options = {.purpose = "gaps", .system_search_path = true};
-
-    return pgconn_open(dsn, &options, ret, err) && schema_check(*ret, err);
-}
 
 /* ------------------------------------------------------------------ list */
 
@@ -126,8 +117,8 @@ list_consumer(struct listing *listing, const struct consumer_config *c, struct e
     PGresult *res = NULL;
 
     pgparams_text(&p, c->name);
-    bool ok =
-        open_database(c->database, &conn, err) && pgconn_query(conn, &stmt_gaps, &p, &res, err);
+    bool ok = consumers_open(c->database, "gaps", &conn, err) &&
+              pgconn_query(conn, &stmt_gaps, &p, &res, err);
     for (int row = 0; ok && row < PQntuples(res); row++)
         ok = show_gap(listing, c, res, row, err);
     PQclear(res);
@@ -136,22 +127,11 @@ list_consumer(struct listing *listing, const struct consumer_config *c, struct e
     return ok;
 }
 
-static const struct consumer_config *
-find_consumer(const struct config *config, const char *name, struct error *err)
-{
-    for (size_t i = 0; i < config->consumer_count; i++)
-        if (strcmp(config->consumers[i].name, name) == 0)
-            return &config->consumers[i];
-    error_set_exit(err, ERR_PERMANENT, EXIT_USAGE, "cli.usage",
-                   "the configuration has no consumer \"%s\"", name);
-    return NULL;
-}
-
 static bool
 list_all(struct listing *listing, const struct config *config, struct error *err)
 {
     const char *name = command_option("consumer");
-    const struct consumer_config *only = name ? find_consumer(config, name, err) : NULL;
+    const struct consumer_config *only = name ? consumers_find(config, name, err) : NULL;
     bool ok = !name || only;
 
     for (size_t i = 0; ok && i < config->consumer_count; i++)
@@ -232,12 +212,14 @@ close_it(const struct command_env *env, const struct consumer_config *c, struct 
     pgparams_text(&p, command_option("reason"));
     pgparams_text(&p, command_option("ticket"));
     pgparams_text(&p, command_option("dry-run") ? "t" : "f");
-    bool ok =
-        open_database(c->database, &conn, err) && pgconn_query(conn, &stmt_close, &p, &res, err);
+    bool ok = consumers_open(c->database, "gaps", &conn, err) &&
+              pgconn_query(conn, &stmt_close, &p, &res, err);
     if (ok)
         say_closed(env, res);
     else if (pgerror_is(err, "PR024") && !err->hint[0])
         error_hint(err, "postrider gaps list --consumer %s", c->name);
+    else
+        consumers_refused(c->name, err);
     PQclear(res);
     pgconn_close(conn);
     arena_release(&arena);
@@ -263,7 +245,7 @@ cmd_gaps_close(const struct command_env *env, int argc, char **argv)
         return cli_usage("--up-to takes a version, not \"%s\"", up_to);
     if (!cli_config(env, &config, &err))
         return cli_fail(env, &err);
-    const struct consumer_config *c = find_consumer(config, name, &err);
+    const struct consumer_config *c = consumers_find(config, name, &err);
     bool ok = c && close_it(env, c, &err);
     config_free(config);
     return ok ? EXIT_OK : cli_fail(env, &err);

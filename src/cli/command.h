@@ -69,6 +69,8 @@ void cli_print_safe(const char *text);
 int cmd_config_check(const struct command_env *env, int argc, char **argv);
 int cmd_config_show(const struct command_env *env, int argc, char **argv);
 int cmd_config_sample(const struct command_env *env, int argc, char **argv);
+int cmd_consumer_list(const struct command_env *env, int argc, char **argv);
+int cmd_consumer_rewind(const struct command_env *env, int argc, char **argv);
 int cmd_dev(const struct command_env *env, int argc, char **argv);
 int cmd_dlq_discard(const struct command_env *env, int argc, char **argv);
 int cmd_dlq_list(const struct command_env *env, int argc, char **argv);

@@ -139,6 +139,30 @@ const struct command commands[] = {
                  {"reason", "TEXT", "why; required"},
                  {"ticket", "TEXT", "where it is discussed"},
                  {"dry-run", NULL, "show what would come of it"}}},
+    {.name = "consumer list",
+     .args = "",
+     .run = cmd_consumer_list,
+     .summary = "show how far each consumer is, and who runs it",
+     .help = "For each partition its position, and which messages the log holds. Exit code 0, "
+             "whatever it shows.",
+     .options = {{"consumer", "NAME", "only this one"}}},
+    {.name = "consumer rewind",
+     .args = "",
+     .run = cmd_consumer_rewind,
+     .summary = "set a consumer back, so that messages are read again",
+     .help = "What was applied before is a duplicate then, so this repairs and does no harm; it is "
+             "refused where the dedupe records do not reach. A process that runs goes on from the "
+             "new position. With --reset-streams the consumer forgets all it has decided, and "
+             "every message is applied again. The act is a row of postrider.audit.",
+     .options = {{"consumer", "NAME", "which; required"},
+                 {"to", "earliest|PART=OFFSET,...|TIME",
+                  "the first message the log has, an offset for each partition, or the first that "
+                  "was appended at or after 2026-12-01T05:00:00Z; required"},
+                 {"reset-streams", NULL, "forget streams and dedupe records: apply all again"},
+                 {"actor", "NAME", "who does it; required"},
+                 {"reason", "TEXT", "why; required"},
+                 {"ticket", "TEXT", "where it is discussed"},
+                 {"dry-run", NULL, "show what would be read again"}}},
     {.name = "lanes",
      .args = "",
      .run = cmd_lanes,

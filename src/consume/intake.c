@@ -108,7 +108,8 @@ overtaken(const struct intake *intake, int64_t part, int64_t ours, int64_t first
                    part, intake->topic, ours, first - 1);
     return error_hint(
         err, "raise the destination's retention; what is missing must be repaired from the "
-             "outbox, see docs/internals/consume.md, \"Overtaken\"");
+             "outbox, then `postrider consumer rewind --to earliest`: see "
+             "docs/internals/consume.md, \"Overtaken\"");
 }
 
 /* Offsets are given without a hole, and retention moves first_off before it drops. */
@@ -140,7 +141,8 @@ went_back(const struct intake *intake, int64_t part, int64_t ours, int64_t next,
                    "partition %" PRId64 " of topic %s: the log is not the one that was read up to "
                    "%" PRId64 " (it ends at %" PRId64 ")",
                    part, intake->topic, ours, next);
-    return error_hint(err, "the log was restored or failed over to an earlier state; see "
+    return error_hint(err, "the log was restored or failed over to an earlier state; `postrider "
+                           "consumer rewind --to earliest` sets the consumer back, see "
                            "docs/internals/consume.md, \"The log went back\"");
 }
 

@@ -29,6 +29,7 @@ static const struct sqlstate_rule rules[] = {
     {"PR013", S, SERVER, false, EXIT_FAULT, "log.call", NULL},
     {"PR020", P, EVENT, false, EXIT_DIFFERS, "dlq.refused", NULL},
     {"PR024", P, EVENT, false, EXIT_DIFFERS, "gaps.refused", NULL},
+    {"PR025", P, EVENT, false, EXIT_DIFFERS, "consumer.refused", NULL},
     {"PR1", P, EVENT, false, EXIT_REFUSED, "event.limit", NULL},
 
     {"08004", D, SERVER, false, EXIT_AWAY, "pg.refused", "the server refuses connections"},
