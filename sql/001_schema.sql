@@ -147,7 +147,13 @@ CREATE TABLE postrider.instance (
     reader  smallint NOT NULL,
     name    text NOT NULL,
     host    text NOT NULL,
-    seen_at timestamptz NOT NULL
+    state   text NOT NULL DEFAULT 'starting'
+        CHECK (state IN ('starting', 'running', 'paused', 'halted', 'stopped')),
+    reason  text,                 -- of one that is paused or halted ...
+    hint    text,                 -- ... and what a person does about it
+    since   timestamptz NOT NULL DEFAULT clock_timestamp(), -- in this state
+    seen_at timestamptz NOT NULL,
+    until   timestamptz NOT NULL  -- without a sign by then it is dead
 ) WITH (fillfactor = 50);
 
 -- Partition count of each topic a relay writes to, fixed at first use.
@@ -304,6 +310,7 @@ CREATE TABLE postrider.parked (
 CREATE UNIQUE INDEX parked_foreign ON postrider.parked (side, reader, source, topic, part, off)
     WHERE event_id IS NULL;
 CREATE INDEX parked_stream ON postrider.parked (side, reader, aggregate_type, aggregate_id, version);
+CREATE INDEX parked_state ON postrider.parked (side, reader, state, first_at); -- counts and ages
 CREATE INDEX parked_due ON postrider.parked (side, reader, due_at);
 CREATE INDEX parked_request ON postrider.parked (side, reader) WHERE request IS NOT NULL;
 

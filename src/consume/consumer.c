@@ -66,8 +66,12 @@ disconnect(struct consumer *c)
 static void
 wait_after_failure(struct consumer *c, const struct error *err)
 {
+    int64_t wait = err->cls == ERR_STOP ? HALT_US : backoff_us(c->failures++);
+
     consumer_state_failed(c->state, err);
-    told_to_stop(c, err->cls == ERR_STOP ? HALT_US : backoff_us(c->failures++));
+    consumer_state_tell(c->state, &c->applier, wait);
+    disconnect(c);
+    told_to_stop(c, wait);
 }
 
 /* ------------------------------------------------------------------ connecting */
@@ -242,6 +246,7 @@ look(struct consumer *c, bool *ret_had_news, struct error *err)
         consumer_state_waiting(c->state, c->config->topic);
     else
         consumer_state_round(c->state, p);
+    consumer_state_tell(c->state, &c->applier, 0);
     return true;
 }
 
@@ -276,7 +281,6 @@ consumer_run(struct consumer *c, int stop_fd, struct error *why)
             break;
         ok = err.exit != EXIT_NEWER; /* else this program must not go on here */
         if (ok) {
-            disconnect(c);
             wait_after_failure(c, &err);
         } else {
             *why = err;
@@ -298,7 +302,7 @@ consumer_new(const struct consumer_config *config)
 
     c->config = config;
     c->stop_fd = -1;
-    c->state = consumer_state_new(config->name);
+    c->state = consumer_state_new(config);
     PR_CHECK(applier_init(&c->applier, config, c->state, &err)); /* consumer_check() came first */
     if (gethostname(c->host, sizeof(c->host) - 1) != 0)
         strcpy(c->host, "unknown");

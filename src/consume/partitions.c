@@ -19,10 +19,11 @@ static const struct pgstmt stmt_create = {
 };
 static const struct pgstmt stmt_seen = {
     "consumer_seen",
-    "INSERT INTO postrider.instance AS i (id, side, reader, name, host, seen_at)"
-    " SELECT $1::uuid, 'consumer', c.consumer, c.name, $3::text, clock_timestamp()"
+    "INSERT INTO postrider.instance AS i (id, side, reader, name, host, seen_at, until)"
+    " SELECT $1::uuid, 'consumer', c.consumer, c.name, $3::text, clock_timestamp(),"
+    "     clock_timestamp() + $4::bigint * interval '1 microsecond'"
     "   FROM postrider.consumer c WHERE c.consumer = $2::smallint"
-    " ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at",
+    " ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, until = excluded.until",
 };
 static const struct pgstmt stmt_live = {
     "consumer_live",
@@ -282,6 +283,7 @@ partitions_probe(struct partitions *p, struct pgconn *conn, struct error *err)
     pgparams_uuid(&params, &p->owner);
     pgparams_i16(&params, p->consumer);
     pgparams_text(&params, "probe");
+    pgparams_i64(&params, p->lease_us);
     bool ok = pgconn_run(conn, &stmt_seen, &params, err);
     arena_release(&arena);
     return ok;
@@ -299,6 +301,7 @@ say_alive(struct partitions *p, struct pgconn *conn, const char *host, int *ret_
     pgparams_uuid(&seen, &p->owner);
     pgparams_i16(&seen, p->consumer);
     pgparams_text(&seen, host);
+    pgparams_i64(&seen, p->lease_us);
     pgparams_i16(&live, p->consumer);
     pgparams_i64(&live, p->lease_us);
     if (pgconn_run(conn, &stmt_seen, &seen, err) &&

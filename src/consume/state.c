@@ -9,22 +9,25 @@
 #include "core/log.h"
 #include "metrics/health.h"
 #include "metrics/metrics.h"
+#include "metrics/presence.h"
 
 struct consumer_state {
     struct metric_set *metrics;
     struct health *health;
+    struct presence presence;
     int64_t server_ahead_us; /* the log's clock minus clock_mono_us() */
     char last_failure[64];   /* said already: code and SQLSTATE */
     bool waiting;            /* for its topic, said already */
 };
 
 struct consumer_state *
-consumer_state_new(const char *name)
+consumer_state_new(const struct consumer_config *config)
 {
     struct consumer_state *state = xcalloc(1, sizeof(*state));
 
-    state->metrics = metric_set_new(METRIC_CONSUMER, name);
-    state->health = health_new("consumer", name);
+    state->metrics = metric_set_new(METRIC_CONSUMER, config->name);
+    state->health = health_new("consumer", config->name);
+    presence_init(&state->presence, "consumer", config->name, config->lease_us);
     return state;
 }
 
@@ -47,7 +50,7 @@ consumer_state_clock(struct consumer_state *state, int64_t server_us)
 static void
 running(struct consumer_state *state)
 {
-    if (health_set(state->health, HEALTH_RUNNING, ""))
+    if (health_set(state->health, HEALTH_RUNNING, "", ""))
         log_info("consumer.running");
     state->last_failure[0] = '\0';
     health_progress(state->health);
@@ -192,12 +195,12 @@ consumer_state_retry(struct consumer_state *state, const struct failure *failure
 void
 consumer_state_failed(struct consumer_state *state, const struct error *err)
 {
-    char reason[1200], what[64];
+    char what[64];
     bool stop = err->cls == ERR_STOP;
 
-    snprintf(reason, sizeof(reason), "%s%s%s", err->text, err->hint[0] ? " — " : "", err->hint);
     snprintf(what, sizeof(what), "%s %s", err->code, err->sqlstate);
-    bool changed = health_set(state->health, stop ? HEALTH_STOPPED : HEALTH_PAUSED, reason);
+    bool changed =
+        health_set(state->health, stop ? HEALTH_HALTED : HEALTH_PAUSED, err->text, err->hint);
     if (changed || strcmp(state->last_failure, what) != 0)
         log_failure(stop ? LOG_ERROR : LOG_WARN, stop ? "consumer.halted" : "consumer.paused", err);
     snprintf(state->last_failure, sizeof(state->last_failure), "%s", what);
@@ -221,5 +224,13 @@ consumer_state_waiting(struct consumer_state *state, const char *topic)
 void
 consumer_state_stopped(struct consumer_state *state)
 {
-    health_set(state->health, HEALTH_STOPPED, "told to stop");
+    health_set(state->health, HEALTH_STOPPED, "told to stop", "");
+}
+
+void
+consumer_state_tell(struct consumer_state *state, const struct applier *a, int64_t quiet_us)
+{
+    if (a->consumer != 0) /* else it is not known to its database */
+        presence_tell(&state->presence, a->conn, &a->partitions.owner, a->consumer, state->health,
+                      quiet_us);
 }

@@ -14,7 +14,7 @@
 
 struct consumer_state;
 
-struct consumer_state *consumer_state_new(const char *name);
+struct consumer_state *consumer_state_new(const struct consumer_config *config);
 void consumer_state_free(struct consumer_state *state); /* NULL is fine */
 
 /* The log's clock, seen now: ages and latencies are counted on it. */
@@ -43,5 +43,11 @@ void consumer_state_failed(struct consumer_state *state, const struct error *err
 void consumer_state_waiting(struct consumer_state *state, const char *topic);
 
 void consumer_state_stopped(struct consumer_state *state);
+
+/*
+ * Shows in the consumer's database how it is, if that has changed or there will be no sign
+ * for `quiet_us`.  Between transactions only.
+ */
+void consumer_state_tell(struct consumer_state *state, const struct applier *a, int64_t quiet_us);
 
 #endif

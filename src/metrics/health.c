@@ -18,8 +18,7 @@ struct health {
     struct health *next;
     _Atomic int64_t progress_us;
     _Atomic int64_t due_us;
-    enum health_state state; /* with reason: under the lock */
-    char reason[1024];
+    struct health_word word; /* under the lock */
 };
 
 static struct health *list;
@@ -28,7 +27,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 const char *
 health_state_name(enum health_state state)
 {
-    static const char *const names[] = {"starting", "running", "paused", "stopped"};
+    static const char *const names[] = {"starting", "running", "paused", "halted", "stopped"};
     return names[state];
 }
 
@@ -78,21 +77,34 @@ health_due(struct health *health, int64_t since_us)
 }
 
 bool
-health_set(struct health *health, enum health_state state, const char *reason)
+health_set(struct health *health, enum health_state state, const char *reason, const char *hint)
 {
+    struct health_word *word = &health->word;
+
     pthread_mutex_lock(&lock);
-    bool changed = health->state != state;
-    health->state = state;
-    snprintf(health->reason, sizeof(health->reason), "%s", reason);
+    bool changed = word->state != state;
+    if (changed || strcmp(word->reason, reason) != 0)
+        word->changes++;
+    word->state = state;
+    snprintf(word->reason, sizeof(word->reason), "%s", reason);
+    snprintf(word->hint, sizeof(word->hint), "%s", hint);
     pthread_mutex_unlock(&lock);
     return changed;
+}
+
+void
+health_word(const struct health *health, struct health_word *ret)
+{
+    pthread_mutex_lock(&lock);
+    *ret = health->word;
+    pthread_mutex_unlock(&lock);
 }
 
 static const char *
 judge(const struct health *health, int64_t quiet_us, int64_t due_us)
 {
-    if (health->state != HEALTH_RUNNING)
-        return health->reason[0] ? health->reason : "has not finished its first round";
+    if (health->word.state != HEALTH_RUNNING)
+        return health->word.reason[0] ? health->word.reason : "has not finished its first round";
     if (quiet_us > ROUND_LIMIT_US)
         return "no good round for more than 15 s: see the log for what it waits for";
     if (due_us > DUE_LIMIT_US)
@@ -118,12 +130,14 @@ health_report(struct strbuf *out)
         const char *reason = judge(h, quiet_us, due_us);
         jsonw_object(&inner, NULL);
         jsonw_str(&inner, h->kind, h->name);
-        jsonw_str(&inner, "state", health_state_name(h->state));
+        jsonw_str(&inner, "state", health_state_name(h->word.state));
         jsonw_bool(&inner, "ready", reason == NULL);
         jsonw_f64(&inner, "seconds_since_progress", (double) quiet_us / 1e6);
         jsonw_f64(&inner, "oldest_due_seconds", (double) due_us / 1e6);
         if (reason)
             jsonw_str(&inner, "reason", reason);
+        if (h->word.hint[0])
+            jsonw_str(&inner, "hint", h->word.hint);
         jsonw_end(&inner);
         ready &= reason == NULL;
     }

@@ -16,7 +16,15 @@
 
 #include "core/strbuf.h"
 
-enum health_state { HEALTH_STARTING, HEALTH_RUNNING, HEALTH_PAUSED, HEALTH_STOPPED };
+/* Paused goes on by itself, halted needs a person, stopped was told to. */
+enum health_state {
+    HEALTH_STARTING,
+    HEALTH_RUNNING,
+    HEALTH_PAUSED,
+    HEALTH_HALTED,
+    HEALTH_STOPPED,
+    HEALTH_STATES,
+};
 
 struct health;
 
@@ -26,8 +34,18 @@ void health_free(struct health *health);                       /* NULL is fine *
 /* A round in which everything asked for was answered. */
 void health_progress(struct health *health);
 
-/* True if the state changed; `reason` tells what to do, "" when running. */
-bool health_set(struct health *health, enum health_state state, const char *reason);
+/* True if the state changed; `reason` and what to do about it, both "" when running. */
+bool health_set(struct health *health, enum health_state state, const char *reason,
+                const char *hint);
+
+/* What a worker says of itself; `changes` counts how often it said something else. */
+struct health_word {
+    enum health_state state;
+    int64_t changes;
+    char reason[800];
+    char hint[400];
+};
+void health_word(const struct health *health, struct health_word *ret);
 
 /* Something has been due since this moment of clock_mono_us(); 0: nothing is. */
 void health_due(struct health *health, int64_t since_us);

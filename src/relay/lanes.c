@@ -15,10 +15,11 @@ enum {
 
 static const struct pgstmt stmt_seen = {
     "relay_seen",
-    "INSERT INTO postrider.instance AS i (id, side, reader, name, host, seen_at)"
-    " SELECT $1::uuid, 'relay', r.relay, r.name, $3::text, clock_timestamp()"
+    "INSERT INTO postrider.instance AS i (id, side, reader, name, host, seen_at, until)"
+    " SELECT $1::uuid, 'relay', r.relay, r.name, $3::text, clock_timestamp(),"
+    "     clock_timestamp() + $4::bigint * interval '1 microsecond'"
     "   FROM postrider.relay r WHERE r.relay = $2::smallint"
-    " ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at",
+    " ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, until = excluded.until",
 };
 static const struct pgstmt stmt_live = {
     "relay_live",
@@ -277,6 +278,7 @@ say_alive(struct lanes *lanes, struct pgconn *conn, const char *host, int *ret_l
     pgparams_uuid(&seen, &lanes->owner);
     pgparams_i16(&seen, lanes->relay);
     pgparams_text(&seen, host);
+    pgparams_i64(&seen, lanes->lease_us);
     pgparams_i16(&live, lanes->relay);
     pgparams_i64(&live, lanes->lease_us);
     if (pgconn_run(conn, &stmt_seen, &seen, err) &&

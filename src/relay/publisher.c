@@ -82,6 +82,7 @@ publisher_keep_lease(struct publisher *p, struct error *err)
     if (!p->free_connection(p->arg, err) || !lanes_renew(p->lanes, p->conn, err))
         return false;
     p->lanes->renew_at_us = clock_mono_us() + p->lanes->lease_us * 3 / 10;
+    relay_state_tell(p->state, p->conn, p->lanes, p->lanes->lease_us);
     return true;
 }
 

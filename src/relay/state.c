@@ -9,12 +9,14 @@
 #include "core/log.h"
 #include "metrics/health.h"
 #include "metrics/metrics.h"
+#include "metrics/presence.h"
 
 enum { SEEN = 65536 };
 
 struct relay_state {
     struct metric_set *metrics;
     struct health *health;
+    struct presence presence;
     int64_t server_ahead_us; /* the database's clock minus clock_mono_us() */
     int64_t lease_changes;
     char last_failure[32];
@@ -27,12 +29,13 @@ struct relay_state {
 };
 
 struct relay_state *
-relay_state_new(const char *name)
+relay_state_new(const struct relay_config *config)
 {
     struct relay_state *state = xcalloc(1, sizeof(*state));
 
-    state->metrics = metric_set_new(METRIC_RELAY, name);
-    state->health = health_new("relay", name);
+    state->metrics = metric_set_new(METRIC_RELAY, config->name);
+    state->health = health_new("relay", config->name);
+    presence_init(&state->presence, "relay", config->name, config->lease_us);
     return state;
 }
 
@@ -53,7 +56,7 @@ relay_state_clock(struct relay_state *state, int64_t server_us)
 static void
 running(struct relay_state *state)
 {
-    if (health_set(state->health, HEALTH_RUNNING, ""))
+    if (health_set(state->health, HEALTH_RUNNING, "", ""))
         log_info("relay.running");
     state->last_failure[0] = '\0';
     health_progress(state->health);
@@ -192,10 +195,7 @@ static void
 say_failure(struct relay_state *state, const char *event, enum health_state to,
             const struct error *err)
 {
-    char reason[1200];
-
-    snprintf(reason, sizeof(reason), "%s%s%s", err->text, err->hint[0] ? " — " : "", err->hint);
-    bool changed = health_set(state->health, to, reason);
+    bool changed = health_set(state->health, to, err->text, err->hint);
     if (changed || strcmp(state->last_failure, err->code) != 0)
         log_failure(err->cls == ERR_STOP ? LOG_ERROR : LOG_WARN, event, err);
     snprintf(state->last_failure, sizeof(state->last_failure), "%s", err->code);
@@ -213,11 +213,19 @@ relay_state_failed(struct relay_state *state, const struct error *err)
 {
     metric_set_value(state->metrics, METRIC_LANES, 0, 0);
     say_failure(state, err->cls == ERR_STOP ? "relay.halted" : "relay.failed",
-                err->cls == ERR_STOP ? HEALTH_STOPPED : HEALTH_PAUSED, err);
+                err->cls == ERR_STOP ? HEALTH_HALTED : HEALTH_PAUSED, err);
 }
 
 void
 relay_state_stopped(struct relay_state *state)
 {
-    health_set(state->health, HEALTH_STOPPED, "told to stop");
+    health_set(state->health, HEALTH_STOPPED, "told to stop", "");
+}
+
+void
+relay_state_tell(struct relay_state *state, struct pgconn *conn, const struct lanes *lanes,
+                 int64_t quiet_us)
+{
+    if (lanes->relay != 0) /* else it is not known to its database */
+        presence_tell(&state->presence, conn, &lanes->owner, lanes->relay, state->health, quiet_us);
 }

@@ -7,13 +7,14 @@
 #ifndef PR_RELAY_STATE_H
 #define PR_RELAY_STATE_H
 
+#include "config/config.h"
 #include "core/error.h"
 #include "relay/lanes.h"
 #include "source/poll/window.h"
 
 struct relay_state;
 
-struct relay_state *relay_state_new(const char *name);
+struct relay_state *relay_state_new(const struct relay_config *config);
 void relay_state_free(struct relay_state *state);
 
 /* The database's clock, seen now: ages and latencies are counted on it. */
@@ -45,5 +46,12 @@ void relay_state_forget(struct relay_state *state);
 void relay_state_paused(struct relay_state *state, const struct error *cause);
 void relay_state_failed(struct relay_state *state, const struct error *err);
 void relay_state_stopped(struct relay_state *state);
+
+/*
+ * Shows in the outbox database how the relay is, if that has changed or there will be no
+ * sign for `quiet_us`.  The connection must be free.
+ */
+void relay_state_tell(struct relay_state *state, struct pgconn *conn, const struct lanes *lanes,
+                      int64_t quiet_us);
 
 #endif

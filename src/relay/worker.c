@@ -148,6 +148,7 @@ look(struct relay_worker *w, bool *ret_had_rows, struct error *err)
         relay_state_clock(w->state, w->probe.server_us);
     }
     relay_state_round(w->state, &w->lanes);
+    relay_state_tell(w->state, w->conn, &w->lanes, 0);
     if (!mend_some(w, &more, err))
         return false;
     if (w->mark) {
@@ -184,6 +185,8 @@ wait_after_failure(struct relay_worker *w, const struct error *err)
     int64_t wait = err->cls == ERR_STOP ? 30000000 : backoff_us(w->failures++);
 
     relay_state_failed(w->state, err);
+    relay_state_tell(w->state, w->conn, &w->lanes, wait);
+    disconnect(w);
     told_to_stop(&w->stopping, wait);
 }
 
@@ -240,7 +243,6 @@ relay_run(struct relay_worker *w, int stop_fd, struct error *why)
             *why = err;
             ok = false;
         } else {
-            disconnect(w);
             wait_after_failure(w, &err);
         }
     }
@@ -270,7 +272,7 @@ relay_new(const struct relay_config *config)
 
     w->config = config;
     w->stopping.fd = -1;
-    w->state = relay_state_new(config->name);
+    w->state = relay_state_new(config);
     lanes_init(&w->lanes, 0, config->lease_us);
     w->publisher = (struct publisher){.config = config,
                                       .lanes = &w->lanes,

@@ -255,7 +255,7 @@ def listening(process):
 
 def paused(port):
     status, body = http(port, "/readyz")
-    return (status, body) if '"paused"' in body or '"stopped"' in body else None
+    return (status, body) if '"paused"' in body or '"halted"' in body else None
 
 
 def test_a_missing_right_that_is_one_events_own_is_charged_to_it(place, topic):

@@ -62,7 +62,7 @@ readiness_comes_from_progress(void **state)
     (void) state;
     assert_false(health_report(&out)); /* it has not run yet */
     strbuf_reset(&out);
-    assert_true(health_set(health, HEALTH_RUNNING, ""));
+    assert_true(health_set(health, HEALTH_RUNNING, "", ""));
     health_progress(health);
     assert_true(health_report(&out));
     strbuf_reset(&out);
@@ -71,10 +71,11 @@ readiness_comes_from_progress(void **state)
     assert_non_null(strstr(strbuf_str(&out), "oldest due event"));
     strbuf_reset(&out);
     health_due(health, 0);
-    assert_true(health_set(health, HEALTH_PAUSED, "the destination is away"));
-    assert_false(health_set(health, HEALTH_PAUSED, "the destination is away"));
+    assert_true(health_set(health, HEALTH_PAUSED, "the destination is away", "start it"));
+    assert_false(health_set(health, HEALTH_PAUSED, "the destination is away", "start it"));
     assert_false(health_report(&out));
-    assert_non_null(strstr(strbuf_str(&out), "\"reason\":\"the destination is away\""));
+    assert_non_null(strstr(strbuf_str(&out), "\"reason\":\"the destination is away\","
+                                             "\"hint\":\"start it\""));
     strbuf_release(&out);
     health_free(health);
 }
