@@ -68,7 +68,8 @@ def stamp(log, event):
 class Bench:
     def __init__(self):
         # Zeroing new WAL files would be charged to whoever happens to need one.
-        self.server = PostgresServer("15", {"fsync": "on", "shared_buffers": "1GB", "max_wal_size": "8GB", "wal_init_zero": "off"})
+        self.server = PostgresServer("15", {"fsync": "on", "shared_buffers": "1GB", "max_wal_size": "8GB", "wal_init_zero": "off"},
+                                     on_disk=True)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="postrider-bench-"))
         self.dsn = self.server.create("bench")
         self.config = self.folder / "postrider.yaml"

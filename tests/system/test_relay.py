@@ -235,7 +235,7 @@ def test_F125_a_server_that_is_away_is_asked_at_a_quiet_pace(place):
 def test_F116_unusual_times_do_not_stop_the_stream(place):
     place.sql("shop", f"ALTER DATABASE {place.names['shop']} SET datestyle = 'German, DMY'")
     place.sql("shop", f"ALTER DATABASE {place.names['shop']} SET timezone = 'Asia/Kathmandu'")
-    times = ["infinity", "-infinity", "0044-03-15 12:00+00 BC", "294276-12-31 23:59:59+00", "1900-01-01 00:00 Europe/Amsterdam",
+    times = ["infinity", "-infinity", "0044-03-15 12:00+00 BC", "294276-12-31 23:59:59+00", "1900-01-01 00:00+00:19:32",
              "2026-12-01 05:34:30.123456+00"]
     ids = [place.value("shop", "SELECT postrider.emit('registration', %s, 1, 'E', '{}', occurred_at => %s)::text", (f"r{n}", at))
            for n, at in enumerate(times)]
@@ -443,7 +443,7 @@ def test_log_append_keeps_order_and_refuses_arrays_that_do_not_fit(place):
 
 def test_headers_of_all_kinds_survive_in_one_unit(place):
     """Own headers make messages of one unit have different lists of names."""
-    for n in range(40):
+    for n in range(1, 41):
         own = json.dumps({f"x-{i}": f"é{n}" for i in range(n % 7)})
         place.sql("shop", f"""INSERT INTO postrider.outbox (aggregate_type, aggregate_id, aggregate_version, event_type,
             payload, headers) VALUES ('registration', 'a{n % 3}', {n}, 'E', '{{}}', '{own}')""")
@@ -454,7 +454,7 @@ def test_headers_of_all_kinds_survive_in_one_unit(place):
         headers = dict(zip(names, (bytes(value).decode() for value in values)))
         assert len(names) == len(values) == len(headers)
         seen[int(headers["postrider-version"])] = {n: v for n, v in headers.items() if n.startswith("x-")}
-    assert seen == {n: {f"x-{i}": f"é{n}" for i in range(n % 7)} for n in range(40)}
+    assert seen == {n: {f"x-{i}": f"é{n}" for i in range(n % 7)} for n in range(1, 41)}
 
 
 def test_what_was_under_way_on_a_lost_connection_confirms_nothing_later(place):
