@@ -241,6 +241,13 @@ class Kafka:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic,
                                   set_config={name.replace("_", "."): str(value) for name, value in config.items()})
         self.wait(self.admin.alter_configs([resource]))
+        wanted = {name.replace("_", "."): str(value) for name, value in config.items()}
+        for _ in range(100):  # the broker learns of it a little later
+            told = next(iter(self.admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values())).result()
+            if all(told[name].value == value for name, value in wanted.items()):
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"{topic} did not take {wanted}")
 
     @staticmethod
     def offsets(consumer, topic, part):
