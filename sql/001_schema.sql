@@ -404,7 +404,7 @@ GRANT INSERT, UPDATE (epoch, owner, lease_until) ON postrider.consumer_partition
 GRANT INSERT, SELECT, UPDATE, DELETE ON postrider.instance TO postrider_consumer;
 
 GRANT SELECT ON postrider.relay, postrider.lane, postrider.route, postrider.instance,
-    postrider.consumer, postrider.consumer_partition, postrider.stream, postrider.log_topic,
+    postrider.consumer, postrider.consumer_partition, postrider.stream, postrider.consumed, postrider.log_topic,
     postrider.log_head, postrider.attempt, postrider.janitor, postrider.audit, postrider.audit_head
     TO postrider_operator;
 -- Everything of an event, a message and a dead letter, but what it says.

@@ -83,6 +83,7 @@ int cmd_gaps_list(const struct command_env *env, int argc, char **argv);
 int cmd_init(const struct command_env *env, int argc, char **argv);
 int cmd_lanes(const struct command_env *env, int argc, char **argv);
 int cmd_prune(const struct command_env *env, int argc, char **argv);
+int cmd_reconcile(const struct command_env *env, int argc, char **argv);
 int cmd_relay_drop(const struct command_env *env, int argc, char **argv);
 int cmd_relay_list(const struct command_env *env, int argc, char **argv);
 int cmd_run(const struct command_env *env, int argc, char **argv);

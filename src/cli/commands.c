@@ -163,6 +163,17 @@ const struct command commands[] = {
                  {"reason", "TEXT", "why; required"},
                  {"ticket", "TEXT", "where it is discussed"},
                  {"dry-run", NULL, "show what would be read again"}}},
+    {.name = "reconcile",
+     .args = "[CONSUMER]",
+     .run = cmd_reconcile,
+     .summary = "compare what was published with what consumers have made of it",
+     .help = "Events that an outbox has published and a consumer has no outcome for are lost; "
+             "outcomes of events that are in no outbox are foreign. What is in flight is left "
+             "out, so it may run at any time, under load. Without CONSUMER: all of them. It only "
+             "reads. Exit code 0: all agrees; 1: there are differences; 69: a server is away.",
+     .options = {{"since", "TIME|DURATION",
+                  "leave out events before 2026-12-01T05:00:00Z, or older than 2h"},
+                 {"limit", "N", "name at most so many differences (default 100, at most 1000)"}}},
     {.name = "lanes",
      .args = "",
      .run = cmd_lanes,

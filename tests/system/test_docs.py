@@ -7,10 +7,10 @@ import pytest
 from conftest import BIN, ROOT, TEST_BIN
 
 SOURCES = {path: path.read_text() for path in sorted((ROOT / "src").rglob("*.[ch]"))}
-CODE = re.compile(r'"((?:cli|config|pg|schema|relay|outbox|kafka|log|fenced|event|file|http|handler|message|consumer|emit|tail|dlq|gaps|dev|daemon)'
+CODE = re.compile(r'"((?:cli|config|pg|schema|relay|outbox|kafka|log|fenced|event|file|http|handler|message|consumer|emit|tail|dlq|gaps|dev|daemon|reconcile|check)'
                   r'\.[a-z_]+)"')
 EVENT = re.compile(r'(?:log_(?:info|warn|error|debug)\(|log_failure\([^"]*|say_failure\(state, |\? |: )"'
-                   r'((?:daemon|relay|consumer|janitor)\.[a-z_]+)"')
+                   r'((?:daemon|relay|consumer|janitor|reconcile)\.[a-z_]+)"')
 KAFKA_EVENT = re.compile(r'log_(?:info|warn|error|debug)\("(kafka\.[a-z_]+)"')
 FAILPOINT = re.compile(r'FAILPOINT\("([a-z_.]+)"\)')
 

@@ -40,6 +40,7 @@ MATRIX = [
     ("UPDATE postrider.log_head SET next_off = 0", set()),
     ("SELECT name FROM postrider.consumer", {"consumer", "operator"}),
     ("SELECT version FROM postrider.stream", {"consumer", "operator"}),
+    ("SELECT event_id, outcome FROM postrider.consumed", {"consumer", "operator"}),
     ("DELETE FROM postrider.consumed", set()),
     ("SELECT id, class, message FROM postrider.parked", {"relay", "consumer", "operator"}),
     ("SELECT body FROM postrider.parked", {"relay", "consumer"}),
