@@ -7,6 +7,7 @@
 #include "core/clock.h"
 #include "core/jsonw.h"
 #include "pg/pgparams.h"
+#include "repair/checks.h"
 #include "repair/reconcile.h"
 
 enum { DEFAULT_LIMIT = 100 };
@@ -130,6 +131,103 @@ say_json(struct comparing *c, const char *name, const struct reconcile_report *r
     jsonw_end(w);
 }
 
+/* ------------------------------------------------------------------ checks */
+
+static void
+say_side(const char *word, bool is_there, const char *value)
+{
+    printf("  %s ", word);
+    cli_print_safe(!is_there ? "has no such row" : value ? value : "null");
+}
+
+static void
+say_check(const struct comparing *c, const char *name, const struct check_report *r)
+{
+    int64_t shown = 0;
+
+    printf("check %s  %s: %lld keys", name, r->differs == 0 ? "agrees" : "DIFFERS",
+           (long long) r->keys);
+    printf(", %s%lld differ", r->more ? "at least " : "", (long long) r->differs);
+    if (r->moving > 0)
+        printf(", %lld differ and still move", (long long) r->moving);
+    putchar('\n');
+    for (size_t i = 0; i < r->count && shown < c->limit; i++, shown++) {
+        fputs("    ", stdout);
+        cli_print_safe(r->list[i].key);
+        say_side("left:", r->list[i].on_left, r->list[i].left);
+        say_side("right:", r->list[i].on_right, r->list[i].right);
+        putchar('\n');
+    }
+    if (shown < r->differs)
+        printf("    and %lld more\n", (long long) (r->differs - shown));
+}
+
+static void
+json_side(struct jsonw *w, const char *word, bool is_there, const char *value)
+{
+    jsonw_object(w, word);
+    jsonw_bool(w, "found", is_there);
+    jsonw_str(w, "value", value);
+    jsonw_end(w);
+}
+
+static void
+json_check(struct comparing *c, const char *name, const struct check_report *r)
+{
+    struct jsonw *w = &c->json;
+
+    jsonw_object(w, NULL);
+    jsonw_str(w, "check", name);
+    jsonw_bool(w, "ok", r->differs == 0);
+    jsonw_i64(w, "keys", r->keys);
+    jsonw_i64(w, "differ", r->differs);
+    jsonw_bool(w, "more", r->more);
+    jsonw_i64(w, "moving", r->moving);
+    jsonw_array(w, "differences");
+    for (size_t i = 0; i < r->count && (int64_t) i < c->limit; i++) {
+        jsonw_object(w, NULL);
+        jsonw_str(w, "key", r->list[i].key);
+        json_side(w, "left", r->list[i].on_left, r->list[i].left);
+        json_side(w, "right", r->list[i].on_right, r->list[i].right);
+        jsonw_end(w);
+    }
+    jsonw_end(w);
+    jsonw_end(w);
+}
+
+static bool
+run_check(struct comparing *c, const struct check_config *check, struct error *err)
+{
+    struct check_report report = {0};
+    bool ok = check_run(check, -1, &report, err);
+
+    if (ok && c->env->json)
+        json_check(c, check->name, &report);
+    else if (ok)
+        say_check(c, check->name, &report);
+    c->differs |= report.differs > 0;
+    check_release(&report);
+    return ok;
+}
+
+/* All of them, or the one that --check names. */
+static bool
+run_checks(struct comparing *c, struct error *err)
+{
+    const char *name = command_option("check");
+    bool found = !name, ok = true;
+
+    for (size_t i = 0; ok && i < c->config->check_count; i++) {
+        if (name && strcmp(name, c->config->checks[i].name) != 0)
+            continue;
+        found = true;
+        ok = run_check(c, &c->config->checks[i], err);
+    }
+    return found ? ok
+                 : error_set_exit(err, ERR_PERMANENT, EXIT_USAGE, "cli.usage",
+                                  "the configuration has no check \"%s\"", name);
+}
+
 /* ------------------------------------------------------------------ the command */
 
 /* A time is read by the server, as in all commands; a duration is counted from now. */
@@ -189,10 +287,12 @@ compare_all(struct comparing *c, struct error *err)
     const struct consumer_config *one = c->only ? consumers_find(c->config, c->only, err) : NULL;
     bool ok = !c->only || one;
 
+    if (command_option("check"))
+        return run_checks(c, err);
     for (size_t i = 0; ok && i < c->config->consumer_count; i++)
         if (!one || one == &c->config->consumers[i])
             ok = compare_consumer(c, &c->config->consumers[i], err);
-    return ok;
+    return ok && (one || run_checks(c, err));
 }
 
 int
@@ -205,6 +305,8 @@ cmd_reconcile(const struct command_env *env, int argc, char **argv)
 
     if (argc > 1)
         return cli_usage("reconcile takes one consumer, or none for all");
+    if (argc == 1 && command_option("check"))
+        return cli_usage("reconcile takes a consumer or --check NAME, not both");
     if (limit && (!value_integer(limit, &c.limit) || c.limit < 1 || c.limit > RECONCILE_LISTED))
         return cli_usage("--limit takes a number from 1 to %d, not \"%s\"", RECONCILE_LISTED,
                          limit);

@@ -169,9 +169,11 @@ const struct command commands[] = {
      .summary = "compare what was published with what consumers have made of it",
      .help = "Events that an outbox has published and a consumer has no outcome for are lost; "
              "outcomes of events that are in no outbox are foreign. What is in flight is left "
-             "out, so it may run at any time, under load. Without CONSUMER: all of them. It only "
+             "out, so it may run at any time, under load. A check of the configuration compares "
+             "the rows of two queries. Without CONSUMER: all of them, and all checks. It only "
              "reads. Exit code 0: all agrees; 1: there are differences; 69: a server is away.",
-     .options = {{"since", "TIME|DURATION",
+     .options = {{"check", "NAME", "run this check only"},
+                 {"since", "TIME|DURATION",
                   "leave out events before 2026-12-01T05:00:00Z, or older than 2h"},
                  {"limit", "N", "name at most so many differences (default 100, at most 1000)"}}},
     {.name = "lanes",

@@ -230,7 +230,7 @@ read_value(struct reading *r, struct element *e, const struct option *o, const s
         pair_each(r, pair, what, read_setting, e->base);
         return;
     }
-    char *text = pair_text(r, pair, what, false);
+    char *text = pair_text(r, pair, what, o->type == OPTION_SQL);
     if (!text)
         return;
     switch (o->type) {

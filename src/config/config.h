@@ -143,6 +143,19 @@ struct consumer_config {
     int64_t retention_us; /* of dedupe records */
 };
 
+/* One query of a check of the user's own: rows of a key and a value. */
+struct check_side {
+    char *database;
+    char *sql;
+};
+
+struct check_config {
+    char *name;
+    int line;
+    struct check_side left, right;
+    int64_t settle_us; /* a difference is looked at again after this */
+};
+
 struct config {
     char *path;
     struct outbox_config *outboxes;
@@ -153,6 +166,10 @@ struct config {
     size_t relay_count;
     struct consumer_config *consumers;
     size_t consumer_count;
+    struct check_config *checks;
+    size_t check_count;
+    int64_t reconcile_every_us; /* 0: never by itself */
+    int64_t reconcile_window_us;
     char *http_listen; /* "127.0.0.1:9187"; NULL: no HTTP server */
     enum log_level log_level;
     enum log_format log_format;

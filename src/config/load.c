@@ -246,6 +246,16 @@ free_consumer(struct consumer_config *c)
     free(c->owner);
 }
 
+static void
+free_check(struct check_config *c)
+{
+    free(c->name);
+    free(c->left.database);
+    free(c->left.sql);
+    free(c->right.database);
+    free(c->right.sql);
+}
+
 void
 config_free(struct config *c)
 {
@@ -259,10 +269,13 @@ config_free(struct config *c)
         free_relay(&c->relays[i]);
     for (size_t i = 0; i < c->consumer_count; i++)
         free_consumer(&c->consumers[i]);
+    for (size_t i = 0; i < c->check_count; i++)
+        free_check(&c->checks[i]);
     free(c->outboxes);
     free(c->destinations);
     free(c->relays);
     free(c->consumers);
+    free(c->checks);
     free(c->http_listen);
     free(c->path);
     free(c);

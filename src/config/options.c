@@ -10,6 +10,7 @@
 #define DESTINATION(field) offsetof(struct destination_config, field)
 #define RELAY(field) offsetof(struct relay_config, field)
 #define CONSUMER(field) offsetof(struct consumer_config, field)
+#define CHECK(field) offsetof(struct check_config, field)
 #define TOP(field) offsetof(struct config, field)
 
 #define SECONDS 1000000LL
@@ -24,6 +25,9 @@ const struct section sections[] = {
      "Each publishes one outbox to one destination and keeps its own position."},
     {"consumers", true, sizeof(struct consumer_config), TOP(consumers), "rewards",
      "Each applies the events of one topic in its own database, once, in order."},
+    {"checks", true, sizeof(struct check_config), TOP(checks), "points",
+     "What must agree by the business's own account: two queries, one key."},
+    {"reconcile", false, 0, 0, NULL, "How often the running program compares by itself."},
     {"http", false, 0, 0, NULL, "The HTTP server for /metrics, /healthz and /readyz."},
     {"log", false, 0, 0, NULL, "Log lines, on standard error."},
 };
@@ -398,6 +402,65 @@ const struct option options[] = {
          "At least the retention of the destination: a message that comes back after its record "
          "is gone would be applied again."},
 
+    {.section = "checks",
+     .key = "left.database",
+     .type = OPTION_DSN,
+     .offset = CHECK(left.database),
+     .required = true,
+     .example = "\"${SHOP_DSN}\"",
+     .help = "Connection string of the database that the first query runs in; reading is enough."},
+    {.section = "checks",
+     .key = "left.sql",
+     .type = OPTION_SQL,
+     .offset = CHECK(left.sql),
+     .required = true,
+     .example = "\"SELECT player_id, sum(points) FROM registration GROUP BY player_id\"",
+     .help = "The first query: rows of a key, each once, and a value.",
+     .more = "Both are compared as text, so both queries should give one type: cast where they "
+             "do not. It runs in a transaction that only reads."},
+    {.section = "checks",
+     .key = "right.database",
+     .type = OPTION_DSN,
+     .offset = CHECK(right.database),
+     .required = true,
+     .example = "\"${REWARDS_DSN}\"",
+     .help = "Connection string of the database that the second query runs in."},
+    {.section = "checks",
+     .key = "right.sql",
+     .type = OPTION_SQL,
+     .offset = CHECK(right.sql),
+     .required = true,
+     .example = "\"SELECT player_id, balance FROM reward_account WHERE balance <> 0\"",
+     .help = "The second query; a key that only one of them has is a difference."},
+    {.section = "checks",
+     .key = "settle",
+     .type = OPTION_DURATION,
+     .offset = CHECK(settle_us),
+     .least = SECONDS / 10,
+     .most = 600 * SECONDS,
+     .fallback = "5s",
+     .help = "What differs is looked at again after this, and counts if it is still the same.",
+     .more = "Two databases are not read at one instant, and events are on their way: longer "
+             "than they usually take."},
+
+    {.section = "reconcile",
+     .key = "every",
+     .type = OPTION_DURATION,
+     .offset = TOP(reconcile_every_us),
+     .least = 0,
+     .most = 30 * DAYS,
+     .fallback = "0s",
+     .help = "How often a running process compares every consumer and check; 0s: never.",
+     .more = "On connections of its own, reading only. One process is enough: give it to one."},
+    {.section = "reconcile",
+     .key = "window",
+     .type = OPTION_DURATION,
+     .offset = TOP(reconcile_window_us),
+     .least = 60 * SECONDS,
+     .most = 3650 * DAYS,
+     .fallback = "1d",
+     .help = "How far back the running process looks at events; the command looks at all."},
+
     {.section = "http",
      .key = "listen",
      .type = OPTION_LISTEN,
@@ -487,6 +550,9 @@ option_expected(const struct option *o, char *text, size_t size)
     switch (o->type) {
     case OPTION_DSN:
         snprintf(text, size, "a connection string, host=… dbname=… or postgresql://…");
+        break;
+    case OPTION_SQL:
+        snprintf(text, size, "a query");
         break;
     case OPTION_TOPIC:
         snprintf(text, size, "fixed text, {aggregate_type}, or both");

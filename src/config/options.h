@@ -17,6 +17,7 @@
 /* Of each: the field it fills. */
 enum option_type {
     OPTION_TEXT,     /* char *, one of `words` if there are any */
+    OPTION_SQL,      /* char *, a query, which may have several lines */
     OPTION_DSN,      /* char *, a connection string: never shown with its password */
     OPTION_TOPIC,    /* char *, a topic template */
     OPTION_LISTEN,   /* char *, address:port */
@@ -46,7 +47,7 @@ struct option {
 };
 
 /* Most options the table may ever have; the parser keeps a number for each. */
-enum { OPTIONS_MOST = 64 };
+enum { OPTIONS_MOST = 96 };
 
 extern const struct option options[];
 extern const size_t option_count;

@@ -191,7 +191,8 @@ global_options_stand_before_or_behind_the_command(void **state)
     (void) state;
     for (size_t i = 0; i < PR_LENGTH(lines); i++) {
         run_with(lines[i], name);
-        assert_string_equal(said, "ok: 1 outboxes, 0 destinations, 0 relays, 0 consumers\n");
+        assert_string_equal(said, "ok: 1 outboxes, 0 destinations, 0 relays, 0 consumers, "
+                                  "0 checks\n");
         assert_string_equal(complained, "");
         assert_int_equal(ended, EXIT_OK);
     }

@@ -86,9 +86,9 @@ static const struct {
     {"- a\n", "p.yaml:1: found a list, expected a map of sections\n"},
     {"outboxs: {}\n",
      "p.yaml:1: outboxs: found an unknown section, expected outboxes, destinations, relays, "
-     "consumers, http or log (did you mean \"outboxes\"?)\n"},
+     "consumers, checks, reconcile, http or log (did you mean \"outboxes\"?)\n"},
     {"xy: {}\n", "p.yaml:1: xy: found an unknown section, expected outboxes, destinations, relays, "
-                 "consumers, http or log\n"},
+                 "consumers, checks, reconcile, http or log\n"},
     {"outboxes: [a]\n", "p.yaml:1: outboxes: found a list, expected a map from names to options\n"},
     {"outboxes:\n  a: text\n",
      "p.yaml:2: outboxes.a: found \"text\", expected a map of options\n"
@@ -548,6 +548,10 @@ every_option_can_be_read(void **state)
         "batch: 1000, "
         "owner: me,\n"
         "     lease: 5m, retention: 9d}\n"
+        "checks: {k: {left: {database: dbname=l, sql: \"SELECT 1,\\n2\"}, right: {database: "
+        "dbname=r,\n"
+        "  sql: SELECT 3}, settle: 1s}}\n"
+        "reconcile: {every: 1h, window: 2d}\n"
         "http: {listen: \"[::1]:0\"}\n"
         "log: {level: error, format: json}\n";
     struct config *c;
@@ -579,6 +583,11 @@ every_option_can_be_read(void **state)
     assert_string_equal(c->consumers[0].ignore[1], "D");
     assert_string_equal(c->consumers[0].owner, "me");
     assert_int_equal(c->consumers[0].batch, 1000);
+    assert_string_equal(c->checks[0].left.sql, "SELECT 1,\n2");
+    assert_string_equal(c->checks[0].right.database, "dbname=r");
+    assert_int_equal(c->checks[0].settle_us, 1000000);
+    assert_true(c->reconcile_every_us == 3600000000);
+    assert_true(c->reconcile_window_us == 2 * 86400000000);
     assert_string_equal(c->http_listen, "[::1]:0");
     assert_int_equal(c->log_level, LOG_ERROR);
     assert_int_equal(c->log_format, LOG_JSON);
