@@ -17,6 +17,7 @@
 #include "core/log.h"
 #include "daemon/janitor.h"
 #include "daemon/preflight.h"
+#include "daemon/reconciler.h"
 #include "http/server.h"
 #include "relay/worker.h"
 
@@ -26,9 +27,10 @@ struct thread {
     pthread_t id;
     bool running;
     int stop_fd, ended_fd;
-    struct relay_worker *relay; /* one of these three */
+    struct relay_worker *relay; /* one of these four */
     struct consumer *consumer;
     const struct config *janitor;
+    const struct config *reconciler;
     struct error why; /* code "": it was told to end */
 };
 
@@ -55,8 +57,10 @@ thread_main(void *arg)
         ok = relay_run(thread->relay, thread->stop_fd, &thread->why);
     else if (thread->consumer)
         ok = consumer_run(thread->consumer, thread->stop_fd, &thread->why);
-    else
+    else if (thread->janitor)
         janitor_run(thread->janitor, thread->stop_fd);
+    else
+        reconciler_run(thread->reconciler, thread->stop_fd);
     if (!ok)
         PR_CHECK(write(thread->ended_fd, &one, sizeof(one)) == sizeof(one));
     return NULL;
@@ -85,13 +89,15 @@ start_threads(struct daemon *d, struct error *err)
     const struct daemon_choice *choice = d->choice;
     const struct config *c = d->config;
 
-    d->threads = xcalloc(c->relay_count + c->consumer_count + 1, sizeof(*d->threads));
+    d->threads = xcalloc(c->relay_count + c->consumer_count + 2, sizeof(*d->threads));
     for (size_t i = 0; choice->relays && i < c->relay_count; i++)
         if (!start_thread(d, (struct thread){.relay = relay_new(&c->relays[i])}, err))
             return false;
     for (size_t i = 0; choice->consumers && i < c->consumer_count; i++)
         if (!start_thread(d, (struct thread){.consumer = consumer_new(&c->consumers[i])}, err))
             return false;
+    if (c->reconcile_every_us > 0 && !start_thread(d, (struct thread){.reconciler = c}, err))
+        return false;
     return start_thread(d, (struct thread){.janitor = c}, err);
 }
 

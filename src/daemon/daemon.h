@@ -1,6 +1,6 @@
 /*
  * daemon.h — the running program: one thread per relay and per consumer, the janitor,
- * the HTTP server, and a main thread that waits for signals.
+ * the reconciler if it is asked for, the HTTP server, and a main thread that waits for signals.
  *
  * Threads: call from main() with no other thread running; it blocks signals for all.
  */

@@ -12,11 +12,12 @@
 
 enum { CELLS = 24, BUCKETS = 14, MOST_LABELS = 12 };
 
-enum kind { COUNTER, GAUGE, SECONDS, HISTOGRAM };
+enum kind { COUNTER, GAUGE, SECONDS, HISTOGRAM, AGE };
 
 static const struct definition {
     enum metric_side side;
-    enum kind kind; /* SECONDS: a gauge kept in microseconds */
+    enum kind
+        kind; /* SECONDS: a gauge kept in microseconds; AGE: the clock_mono_us() it counts from */
     const char *name;
     const char *help;
     const char *label;
@@ -123,6 +124,30 @@ static const struct definition {
                                 "From append to the log to the commit of the effect.",
                                 NULL,
                                 {0}},
+    [METRIC_RECONCILE_DIFFERENCES] = {METRIC_RECONCILE,
+                                      GAUGE,
+                                      "postrider_reconcile_differences",
+                                      "Differences the last reconciliation found, by kind.",
+                                      "kind",
+                                      {"lost", "foreign"}},
+    [METRIC_RECONCILE_AGE] = {METRIC_RECONCILE,
+                              AGE,
+                              "postrider_reconcile_age_seconds",
+                              "Since the last finished reconciliation, at first since the start.",
+                              NULL,
+                              {0}},
+    [METRIC_CHECK_DIFFERENCES] = {METRIC_CHECK,
+                                  GAUGE,
+                                  "postrider_check_differences",
+                                  "Keys the last run of a check found to differ.",
+                                  NULL,
+                                  {0}},
+    [METRIC_CHECK_AGE] = {METRIC_CHECK,
+                          AGE,
+                          "postrider_check_age_seconds",
+                          "Since the last finished run of a check, at first since the start.",
+                          NULL,
+                          {0}},
 };
 
 static const int64_t bucket_us[BUCKETS] = {1000,    2500,    5000,     10000,   25000,
@@ -226,7 +251,9 @@ static void
 labels(struct strbuf *out, const struct metric_set *set, const char *suffix, const char *extra,
        const char *value)
 {
-    strbuf_addf(out, "%s{%s=\"", suffix, set->side == METRIC_RELAY ? "relay" : "consumer");
+    static const char *const names[] = {"relay", "consumer", "consumer", "check"};
+
+    strbuf_addf(out, "%s{%s=\"", suffix, names[set->side]);
     label_value(out, set->name);
     strbuf_addc(out, '"');
     if (extra)
@@ -265,7 +292,9 @@ render_value(struct strbuf *out, const struct definition *def, const struct metr
 
     strbuf_adds(out, def->name);
     labels(out, set, "", def->label, def->label ? def->words[label] : NULL);
-    if (def->kind == SECONDS)
+    if (def->kind == AGE)
+        value = clock_mono_us() - value;
+    if (def->kind == SECONDS || def->kind == AGE)
         strbuf_addf(out, "%.6f\n", (double) value / 1e6);
     else
         strbuf_addf(out, "%lld\n", (long long) value);
@@ -274,7 +303,7 @@ render_value(struct strbuf *out, const struct definition *def, const struct metr
 static void
 render_metric(struct strbuf *out, enum metric metric)
 {
-    static const char *const types[] = {"counter", "gauge", "gauge", "histogram"};
+    static const char *const types[] = {"counter", "gauge", "gauge", "histogram", "gauge"};
     const struct definition *def = &table[metric];
 
     strbuf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", def->name, def->help, def->name,

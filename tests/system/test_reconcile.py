@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from conftest import wait_until
+from conftest import http, port_of, wait_until
 from system.test_consume import Topic, event
 
 
@@ -199,3 +199,38 @@ def test_what_cannot_be_compared_is_told(story):
     story.config.write_text("\n".join(line for line in text.splitlines() if "registrations" not in line
                                       and line not in ("outboxes:", "relays:")))
     assert "no relay of this configuration feeds destination events" in story.run("reconcile", check=78).stderr
+
+
+def test_the_running_process_compares_by_itself(story):
+    with story.config.open("a") as file:
+        file.write('http: {listen: "127.0.0.1:0"}\nreconcile: {every: 300ms}\n')
+    ids = [story.emit("r1", v) for v in (1, 2)]
+    process = story.start()
+    port = port_of(process)
+    decided(story, 2)
+    wait_until(lambda: "reconcile.agrees" in process.log.read_text(), what="the first comparison")
+    page = http(port, "/metrics")[1]
+    assert 'postrider_reconcile_differences{consumer="rewards",kind="lost"} 0' in page
+    story.sql("rewards", f"DELETE FROM postrider.consumed WHERE event_id = '{ids[0]}'")
+    wait_until(lambda: 'differences{consumer="rewards",kind="lost"} 1' in http(port, "/metrics")[1], what="the metric")
+    assert "reconcile.differs" in process.log.read_text() and ids[0] in process.log.read_text()
+    age = [float(line.split()[1]) for line in http(port, "/metrics")[1].splitlines()
+           if line.startswith("postrider_reconcile_age_seconds{")]
+    assert len(age) == 1 and 0 <= age[0] < 5
+    assert http(port, "/readyz")[0] == 200
+    assert story.stop(process) == 0
+
+
+def test_a_comparison_that_fails_holds_nobody_up(story):
+    story.write_config(extra='reconcile: {every: 300ms}')
+    story.config.write_text(story.config.read_text() + f"""checks:
+  slow: {{left: {{database: "{story.dsns['shop']}", sql: "SELECT 1, pg_sleep(100)"}}, right: {{database: "{story.dsns['shop']}", sql: "SELECT 1, 2"}}}}
+""")
+    process = story.start()
+    wait_until(lambda: story.value("shop", "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' "
+                                   "AND datname = current_database()") == 1, what="the slow check")
+    story.emit("r1", 1)
+    decided(story, 1)
+    begun = time.monotonic()
+    assert story.stop(process) == 0
+    assert time.monotonic() - begun < 5 and "reconcile.failed" not in process.log.read_text()

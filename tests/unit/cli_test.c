@@ -199,8 +199,8 @@ global_options_stand_before_or_behind_the_command(void **state)
     setenv("POSTRIDER_CONFIG", name, 1);
     run("config check --json");
     unsetenv("POSTRIDER_CONFIG");
-    assert_string_equal(
-        said, "{\"ok\":true,\"outboxes\":1,\"destinations\":0,\"relays\":0,\"consumers\":0}\n");
+    assert_string_equal(said, "{\"ok\":true,\"outboxes\":1,\"destinations\":0,\"relays\":0,"
+                              "\"consumers\":0,\"checks\":0}\n");
     unlink(name);
     free(name);
 }

@@ -188,6 +188,7 @@ static const struct {
     {"outboxes: {}\n---\nrelays: {}\n", "p.yaml:2: found a second document, expected one\n"},
     {"a: \"\\x07\\x1b[2J\"\nlog: {level: \"\\e[2J\"}\n",
      "p.yaml:1: a: found an unknown section, expected outboxes, destinations, relays, consumers, "
+     "checks, reconcile, "
      "http or log\n"
      "p.yaml:2: log.level: found a line break or another control character, expected debug, info, "
      "warn or error\n"},
