@@ -264,6 +264,14 @@ CREATE TABLE postrider.stream (
     PRIMARY KEY (consumer, aggregate_type, aggregate_id)
 ) WITH (fillfactor = 70);
 
+-- What the last reconciliation by a running process found, for `postrider status` on any machine.
+CREATE TABLE postrider.reconciled (
+    consumer       smallint PRIMARY KEY REFERENCES postrider.consumer ON DELETE CASCADE,
+    at             timestamptz NOT NULL,
+    lost           bigint NOT NULL,
+    foreign_events bigint NOT NULL
+);
+
 -- ---------------------------------------------------------------- both sides
 
 CREATE TABLE postrider.parked (
@@ -402,6 +410,8 @@ GRANT SELECT ON postrider.parked, postrider.attempt, postrider.consumer_partitio
     TO postrider_consumer; -- a position moves only by consume_batch(), a parked event by its functions
 GRANT INSERT, UPDATE (epoch, owner, lease_until) ON postrider.consumer_partition TO postrider_consumer;
 GRANT INSERT, SELECT, UPDATE, DELETE ON postrider.instance TO postrider_consumer;
+GRANT INSERT, SELECT, UPDATE ON postrider.reconciled TO postrider_consumer;
+GRANT SELECT ON postrider.reconciled TO postrider_operator;
 
 GRANT SELECT ON postrider.relay, postrider.lane, postrider.route, postrider.instance,
     postrider.consumer, postrider.consumer_partition, postrider.stream, postrider.consumed, postrider.log_topic,

@@ -43,10 +43,17 @@ static const struct pgstmt stmt_age = {
     "     AND g.off >= u.off ORDER BY g.off LIMIT 1) l",
 };
 
+static const struct pgstmt stmt_reconciled = {
+    "status_reconciled",
+    "SELECT extract(epoch FROM clock_timestamp() - r.at)::bigint, r.lost, r.foreign_events"
+    " FROM postrider.reconciled r JOIN postrider.consumer c USING (consumer)"
+    " WHERE c.name = $1::text",
+};
+
 enum { WAITING, RETRY, DEAD, STATES };
 
 struct seen {
-    PGresult *heads, *positions, *parked, *rejected;
+    PGresult *heads, *positions, *parked, *rejected, *reconciled;
     struct workers workers;
     int64_t owned, lag, age_ms; /* -1: nothing waits */
 };
@@ -139,6 +146,31 @@ add_facts(struct strbuf *out, const struct seen *seen)
                     PQgetvalue(seen->rejected, 0, 1), PQgetvalue(seen->rejected, 0, 2));
 }
 
+/* How many differences the last reconciliation found. */
+static int64_t
+differences(const struct seen *seen)
+{
+    return PQntuples(seen->reconciled) == 0
+               ? 0
+               : pgresult_i64(seen->reconciled, 0, 1) + pgresult_i64(seen->reconciled, 0, 2);
+}
+
+static void
+add_reconciled(struct strbuf *out, const struct seen *seen)
+{
+    char age[32];
+
+    if (PQntuples(seen->reconciled) == 0)
+        return;
+    strbuf_addf(out, ", reconciled %s ago: ",
+                age_text(pgresult_i64(seen->reconciled, 0, 0), age, sizeof(age)));
+    if (differences(seen) == 0)
+        strbuf_adds(out, "agrees");
+    else
+        strbuf_addf(out, "%s lost, %s foreign", PQgetvalue(seen->reconciled, 0, 1),
+                    PQgetvalue(seen->reconciled, 0, 2));
+}
+
 /* The worst thing first: what a person does about it, "" if nothing. */
 static void
 find_todo(const struct consumer_config *c, const struct seen *seen, char *ret, size_t size)
@@ -158,6 +190,8 @@ find_todo(const struct consumer_config *c, const struct seen *seen, char *ret, s
         snprintf(ret, size, "a version is missing: postrider gaps list --consumer %s", c->name);
     else if (seen->age_ms > LATE_MS)
         snprintf(ret, size, "see its log, or /readyz: it says what the consumer waits for");
+    else if (differences(seen) > 0)
+        snprintf(ret, size, "postrider reconcile %s", c->name);
 }
 
 static void
@@ -167,6 +201,7 @@ judge(struct status *s, const struct consumer_config *c, const struct seen *seen
     char todo[400];
 
     add_facts(&facts, seen);
+    add_reconciled(&facts, seen);
     find_todo(c, seen, todo, sizeof(todo));
     status_say(s, &(struct finding){.kind = "consumer",
                                     .name = c->name,
@@ -190,6 +225,7 @@ status_consumer(struct status *s, const struct consumer_config *c)
         !ask(conn, &stmt_positions, c->name, c->topic, &seen.positions, &err) ||
         !ask(conn, &stmt_parked, c->name, NULL, &seen.parked, &err) ||
         !ask(conn, &stmt_rejected, c->name, NULL, &seen.rejected, &err) ||
+        !ask(conn, &stmt_reconciled, c->name, NULL, &seen.reconciled, &err) ||
         !workers_find(conn, "consumer", c->name, &seen.workers, &err) ||
         !measure_lag(&seen, bus, c->topic, &err))
         status_say_error(s, "consumer", c->name, &err);
@@ -204,6 +240,7 @@ status_consumer(struct status *s, const struct consumer_config *c)
     PQclear(seen.positions);
     PQclear(seen.parked);
     PQclear(seen.rejected);
+    PQclear(seen.reconciled);
     pgconn_close(conn);
     pgconn_close(bus);
 }

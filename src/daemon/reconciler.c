@@ -37,7 +37,7 @@ compare(const struct reconciler *r, size_t n)
     struct reconcile_report report = {0};
     struct error err;
 
-    if (!reconcile_run(r->config, c, &wish, &report, &err)) {
+    if (!reconcile_run(r->config, c, &wish, &report, &err) || !reconcile_record(c, &report, &err)) {
         say_failed(r, &err);
     } else {
         metric_set_value(r->consumers[n], METRIC_RECONCILE_DIFFERENCES, LABEL_LOST, report.lost);

@@ -117,6 +117,14 @@ static const struct pgstmt stmt_begin = {
                                                                     "'^outbox_[0-9]{8}$'",
 };
 
+static const struct pgstmt stmt_record = {
+    "reconcile_record",
+    "INSERT INTO postrider.reconciled (consumer, at, lost, foreign_events)"
+    " SELECT c.consumer, clock_timestamp(), $2::bigint, $3::bigint FROM postrider.consumer c"
+    " WHERE c.name = $1::text ON CONFLICT (consumer) DO UPDATE SET at = excluded.at,"
+    "  lost = excluded.lost, foreign_events = excluded.foreign_events",
+};
+
 struct suspect {
     char id[UUID_TEXT];
     const char *aggregate_type, *aggregate_id;
@@ -699,6 +707,25 @@ reconcile_run(const struct config *config, const struct consumer_config *consume
     arena_release(&r.arena);
     if (!ok)
         error_wrap(err, "while consumer %s is reconciled", consumer->name);
+    return ok;
+}
+
+bool
+reconcile_record(const struct consumer_config *consumer, const struct reconcile_report *report,
+                 struct error *err)
+{
+    struct pgconn_options options = {.purpose = "reconcile", .system_search_path = true};
+    struct arena arena = {0};
+    struct pgparams p = {.arena = &arena};
+    struct pgconn *conn = NULL;
+
+    pgparams_text(&p, consumer->name);
+    pgparams_i64(&p, report->lost);
+    pgparams_i64(&p, report->foreign_count);
+    bool ok = pgconn_open(consumer->database, &options, &conn, err) &&
+              pgconn_run(conn, &stmt_record, &p, err);
+    pgconn_close(conn);
+    arena_release(&arena);
     return ok;
 }
 

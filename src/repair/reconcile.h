@@ -60,6 +60,9 @@ struct reconcile_wish {
 bool reconcile_run(const struct config *config, const struct consumer_config *consumer,
                    const struct reconcile_wish *wish, struct reconcile_report *ret,
                    struct error *err) PR_MUSTCHECK;
+/* Writes what was found where `postrider status` reads it. */
+bool reconcile_record(const struct consumer_config *consumer, const struct reconcile_report *report,
+                      struct error *err) PR_MUSTCHECK;
 void reconcile_release(struct reconcile_report *report);
 
 const char *reconcile_outcome_name(enum reconcile_outcome outcome);

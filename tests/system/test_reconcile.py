@@ -209,11 +209,14 @@ def test_the_running_process_compares_by_itself(story):
     port = port_of(process)
     decided(story, 2)
     wait_until(lambda: "reconcile.agrees" in process.log.read_text(), what="the first comparison")
+    assert "ago: agrees" in story.run("status", check=0).stdout
     page = http(port, "/metrics")[1]
     assert 'postrider_reconcile_differences{consumer="rewards",kind="lost"} 0' in page
     story.sql("rewards", f"DELETE FROM postrider.consumed WHERE event_id = '{ids[0]}'")
     wait_until(lambda: 'differences{consumer="rewards",kind="lost"} 1' in http(port, "/metrics")[1], what="the metric")
     assert "reconcile.differs" in process.log.read_text() and ids[0] in process.log.read_text()
+    wait_until(lambda: "ago: 1 lost, 0 foreign" in story.run("status").stdout, what="the status")
+    assert "postrider reconcile rewards" in story.run("status", check=1).stdout
     age = [float(line.split()[1]) for line in http(port, "/metrics")[1].splitlines()
            if line.startswith("postrider_reconcile_age_seconds{")]
     assert len(age) == 1 and 0 <= age[0] < 5

@@ -42,6 +42,7 @@ MATRIX = [
     ("SELECT version FROM postrider.stream", {"consumer", "operator"}),
     ("SELECT event_id, outcome FROM postrider.consumed", {"consumer", "operator"}),
     ("DELETE FROM postrider.consumed", set()),
+    ("SELECT at, lost FROM postrider.reconciled", {"consumer", "operator"}),
     ("SELECT id, class, message FROM postrider.parked", {"relay", "consumer", "operator"}),
     ("SELECT body FROM postrider.parked", {"relay", "consumer"}),
     ("SELECT postrider.make_partitions(3)", {"maint", "relay", "consumer"}),
