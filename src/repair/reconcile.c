@@ -44,7 +44,9 @@ static const struct pgstmt stmt_consumer = {
 static const struct pgstmt stmt_page = {
     "reconcile_page",
     "SELECT o.event_id, o.aggregate_type, o.aggregate_id, o.aggregate_version,"
-    "  CASE WHEN NOT postrider.filter_passes(r.filter, o.aggregate_type, o.event_type)"
+    /* what was there before a relay that starts "now" is not its own to publish */
+    "  CASE WHEN pg_visible_in_snapshot(o.xid, r.start)"
+    "    OR NOT postrider.filter_passes(r.filter, o.aggregate_type, o.event_type)"
     "    OR replace($2::text, '{aggregate_type}', o.aggregate_type) <> $3::text THEN 'other'"
     "  WHEN p.state = 'discarded' THEN 'given up' WHEN p.state IS NOT NULL THEN 'held'"
     "  WHEN pg_visible_in_snapshot(o.xid, l.done_snap) THEN 'published'"

@@ -116,6 +116,17 @@ def test_a_filter_is_respected(story):
     assert report["published"] == 1 and report["lost"] == 0
 
 
+def test_what_was_before_a_relay_that_starts_now_is_not_its_own(story):
+    story.emit("r1", 1)
+    story.sql("shop", "UPDATE postrider.relay SET start = pg_current_snapshot(); "
+              "UPDATE postrider.lane SET done_snap = pg_current_snapshot()")
+    story.emit("r2", 1)
+    story.start()
+    decided(story, 1)
+    report, = compare(story, check=0)
+    assert (report["published"], report["lost"]) == (1, 0)
+
+
 def test_a_dead_letter_of_the_relay_is_not_lost(story):
     ids = [story.emit("r1", v) for v in (1, 2)]
     story.sql("shop", "INSERT INTO postrider.parked (side, reader, state, event_id, class) "
