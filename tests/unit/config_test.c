@@ -545,7 +545,7 @@ every_option_can_be_read(void **state)
         "    {database: dbname=c, from: {destination: d, topic: a.x, start: now}, order: stream, "
         "first: 1,\n"
         "     handlers: {A: {sql: SELECT 1}, B: {sql: SELECT 2}}, ignore: [C, D], errors: [], "
-        "batch: 1000, "
+        "batch: 1000, parked_limit: {stream: 7, total: 8}, "
         "owner: me,\n"
         "     lease: 5m, retention: 9d}\n"
         "http: {listen: \"[::1]:0\"}\n"
@@ -579,6 +579,8 @@ every_option_can_be_read(void **state)
     assert_string_equal(c->consumers[0].ignore[1], "D");
     assert_string_equal(c->consumers[0].owner, "me");
     assert_int_equal(c->consumers[0].batch, 1000);
+    assert_int_equal(c->consumers[0].parked_stream, 7);
+    assert_int_equal(c->consumers[0].parked_total, 8);
     assert_string_equal(c->http_listen, "[::1]:0");
     assert_int_equal(c->log_level, LOG_ERROR);
     assert_int_equal(c->log_format, LOG_JSON);
