@@ -263,6 +263,8 @@ CREATE TABLE postrider.stream (
     parked         int NOT NULL DEFAULT 0, -- parked rows that hold this stream
     PRIMARY KEY (consumer, aggregate_type, aggregate_id)
 ) WITH (fillfactor = 70);
+-- The streams that hold most first; of a stream with nothing parked no change touches it.
+CREATE INDEX stream_parked ON postrider.stream (consumer, parked DESC) WHERE parked > 0;
 
 -- What the last reconciliation by a running process found, for `postrider status` on any machine.
 CREATE TABLE postrider.reconciled (
@@ -318,9 +320,19 @@ CREATE TABLE postrider.parked (
 CREATE UNIQUE INDEX parked_foreign ON postrider.parked (side, reader, source, topic, part, off)
     WHERE event_id IS NULL;
 CREATE INDEX parked_stream ON postrider.parked (side, reader, aggregate_type, aggregate_id, version);
-CREATE INDEX parked_state ON postrider.parked (side, reader, state, first_at); -- counts and ages
+CREATE INDEX parked_state ON postrider.parked (side, reader, state, first_at); -- ages
 CREATE INDEX parked_due ON postrider.parked (side, reader, due_at);
 CREATE INDEX parked_request ON postrider.parked (side, reader) WHERE request IS NOT NULL;
+
+-- How many there are, without counting them: a state's number is the sum of its rows.  Written by
+-- postrider.count_parked(), in the transactions that make the difference; summed by parked_counts().
+CREATE TABLE postrider.parked_count (
+    side   text NOT NULL,
+    reader smallint NOT NULL,
+    state  text NOT NULL,
+    n      bigint NOT NULL
+) WITH (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
+CREATE INDEX parked_count_reader ON postrider.parked_count (side, reader);
 
 CREATE TABLE postrider.attempt (
     side      text NOT NULL,
@@ -406,7 +418,7 @@ GRANT SELECT ON postrider.log, postrider.log_head, postrider.log_topic TO postri
 GRANT SELECT ON postrider.log_head, postrider.log_topic, postrider.log_writer TO postrider_relay;
 
 GRANT SELECT ON postrider.consumer, postrider.stream, postrider.consumed TO postrider_consumer;
-GRANT SELECT ON postrider.parked, postrider.attempt, postrider.consumer_partition
+GRANT SELECT ON postrider.parked, postrider.parked_count, postrider.attempt, postrider.consumer_partition
     TO postrider_consumer; -- a position moves only by consume_batch(), a parked event by its functions
 GRANT INSERT, UPDATE (epoch, owner, lease_until) ON postrider.consumer_partition TO postrider_consumer;
 GRANT INSERT, SELECT, UPDATE, DELETE ON postrider.instance TO postrider_consumer;
@@ -415,7 +427,7 @@ GRANT SELECT ON postrider.reconciled TO postrider_operator;
 
 GRANT SELECT ON postrider.relay, postrider.lane, postrider.route, postrider.instance,
     postrider.consumer, postrider.consumer_partition, postrider.stream, postrider.consumed, postrider.log_topic,
-    postrider.log_head, postrider.attempt, postrider.janitor, postrider.audit, postrider.audit_head
+    postrider.log_head, postrider.attempt, postrider.parked_count, postrider.janitor, postrider.audit, postrider.audit_head
     TO postrider_operator;
 -- Everything of an event, a message and a dead letter, but what it says.
 GRANT SELECT (topic, part, off, at, event_id) ON postrider.log TO postrider_operator;

@@ -9,11 +9,11 @@ static const struct pgstmt stmt_positions = {
     " FROM postrider.consumer_partition p JOIN postrider.consumer c USING (consumer)"
     " WHERE c.name = $1::text AND p.topic = $2::text ORDER BY p.part",
 };
-/* By state up to 10,000, and the age of the oldest: by the index alone. */
+/* By state, and the age of the oldest: no event is counted. */
 static const struct pgstmt stmt_parked = {
     "status_parked",
-    "SELECT s.state, (SELECT count(*) FROM (SELECT FROM postrider.parked p WHERE"
-    "     p.side = 'consumer' AND p.reader = c.consumer AND p.state = s.state LIMIT 10000) q),"
+    "SELECT s.state, (SELECT coalesce(sum(k.n), 0)::bigint FROM postrider.parked_count k"
+    "     WHERE k.side = 'consumer' AND k.reader = c.consumer AND k.state = s.state),"
     "  (SELECT extract(epoch FROM clock_timestamp() - min(p.first_at))::bigint"
     "     FROM postrider.parked p"
     "     WHERE p.side = 'consumer' AND p.reader = c.consumer AND p.state = s.state)"

@@ -137,8 +137,10 @@ struct consumer_config {
     struct error_rules errors;
     char **ignore; /* event types that advance the stream without a handler */
     size_t ignore_count;
-    int batch;   /* messages in one transaction at most */
-    char *owner; /* who is asked about its dead letters */
+    int batch;         /* messages in one transaction at most */
+    int parked_stream; /* parked_limit.stream: so many of one stream, and its partition rests */
+    int parked_total;  /* parked_limit.total: so many, and nothing more is read */
+    char *owner;       /* who is asked about its dead letters */
     int64_t lease_us;
     int64_t retention_us; /* of dedupe records */
 };

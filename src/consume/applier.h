@@ -37,7 +37,8 @@ struct applier {
     struct uuid suspect;
     int losses; /* in a row, with the suspect alone in its transaction */
 
-    int relearned; /* statements prepared anew on another connection, in a row */
+    int64_t parked_since; /* events, since limits_look() */
+    int relearned;        /* statements prepared anew on another connection, in a row */
 
     /* The last failure that may be the handler's or the server's; a second stream proves it. */
     struct evidence {

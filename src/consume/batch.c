@@ -355,6 +355,7 @@ run_once(struct attempt *t, struct error *err)
     if (t->parked > 0)
         FAILPOINT("consumer.parked");
     moved(t);
+    a->parked_since += t->parked;
     consumer_state_decided(a->state, t->works, t->count);
     return true;
 }

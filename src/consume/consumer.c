@@ -9,6 +9,7 @@
 #include "consume/applier.h"
 #include "consume/batch.h"
 #include "consume/intake.h"
+#include "consume/limits.h"
 #include "consume/parking.h"
 #include "consume/state.h"
 #include "core/alloc.h"
@@ -35,6 +36,7 @@ struct consumer {
     struct applier applier;
     struct intake intake;
     struct intake_batch batch;
+    struct limits limits;
     struct consumer_state *state;
 
     int64_t wait_us; /* adaptive, between two looks */
@@ -114,6 +116,47 @@ start_reading_anew(struct consumer *c, struct error *err)
     return intake_check(&c->intake, p, err);
 }
 
+/* ------------------------------------------------------------------ looking around */
+
+static int64_t
+lag(const struct partitions *p, const struct partition_bounds *bounds, int count)
+{
+    int64_t messages = 0;
+
+    for (int i = 0; i < p->count; i++)
+        for (int b = 0; b < count; b++)
+            if (bounds[b].part == p->list[i].part)
+                messages += bounds[b].next_off - p->list[i].next_off;
+    return messages;
+}
+
+static bool
+look_closely(struct consumer *c, struct error *err)
+{
+    struct partitions *p = &c->applier.partitions;
+    struct partition_bounds *bounds = NULL;
+    struct parked parked;
+    int count;
+    bool ok = false;
+
+    if (!intake_bounds(&c->intake, &bounds, &count, err) ||
+        !parking_count(&c->applier, &parked, err) ||
+        !limits_look(&c->limits, &c->applier, &parked, err))
+        goto out;
+    int64_t behind = lag(p, bounds, count);
+    consumer_state_clock(c->state, c->intake.server_us);
+    consumer_state_lag(c->state, behind);
+    consumer_state_parked(c->state, &parked);
+    consumer_state_limits(c->state, &c->limits, behind);
+    c->gauges_at_us = clock_mono_us() + GAUGE_INTERVAL_US;
+    ok = p->total == count ||
+         partitions_create(p, c->applier.conn, bounds, count, c->config->start, err);
+
+out:
+    free(bounds);
+    return ok;
+}
+
 static bool
 keep_partitions(struct consumer *c, struct error *err)
 {
@@ -121,7 +164,8 @@ keep_partitions(struct consumer *c, struct error *err)
 
     if (!partitions_keep(&c->applier.partitions, c->applier.conn, c->host, &claimed, err))
         return false;
-    return !claimed || start_reading_anew(c, err);
+    /* Before they are read: a stream of theirs may be full. */
+    return !claimed || (start_reading_anew(c, err) && look_closely(c, err));
 }
 
 static void
@@ -164,6 +208,8 @@ serve_messages(struct consumer *c, bool *ret_had_news, struct error *err)
     consumer_state_pending(c->state, c->batch.count > 0 ? c->batch.items[0].at_us : 0);
     if (c->batch.count == 0)
         return true;
+    if (limits_must_look(&c->limits, &c->applier))
+        return start_reading_anew(c, err) && look_closely(c, err);
     FAILPOINT("consumer.received");
     if (!partitions_may_apply(p)) {
         /* We slept past our lease: what was read may be another's by now. */
@@ -194,43 +240,11 @@ serve_parked(struct consumer *c, bool *ret_had_news, struct error *err)
 
 /* ------------------------------------------------------------------ the loop */
 
-static int64_t
-lag(const struct partitions *p, const struct partition_bounds *bounds, int count)
-{
-    int64_t messages = 0;
-
-    for (int i = 0; i < p->count; i++)
-        for (int b = 0; b < count; b++)
-            if (bounds[b].part == p->list[i].part)
-                messages += bounds[b].next_off - p->list[i].next_off;
-    return messages;
-}
-
 /* Once a second: how far behind, how much is parked, whether the topic exists by now. */
 static bool
 look_around(struct consumer *c, struct error *err)
 {
-    struct partitions *p = &c->applier.partitions;
-    struct partition_bounds *bounds = NULL;
-    int64_t parked[3];
-    int count;
-    bool ok = false;
-
-    if (c->intake.asked || clock_mono_us() < c->gauges_at_us)
-        return true;
-    if (!intake_bounds(&c->intake, &bounds, &count, err) ||
-        !parking_count(&c->applier, parked, err))
-        goto out;
-    consumer_state_clock(c->state, c->intake.server_us);
-    consumer_state_lag(c->state, lag(p, bounds, count));
-    consumer_state_parked(c->state, parked);
-    c->gauges_at_us = clock_mono_us() + GAUGE_INTERVAL_US;
-    ok = p->total == count ||
-         partitions_create(p, c->applier.conn, bounds, count, c->config->start, err);
-
-out:
-    free(bounds);
-    return ok;
+    return c->intake.asked || clock_mono_us() < c->gauges_at_us || look_closely(c, err);
 }
 
 static bool
@@ -239,7 +253,8 @@ look(struct consumer *c, bool *ret_had_news, struct error *err)
     struct partitions *p = &c->applier.partitions;
 
     *ret_had_news = false;
-    if (!keep_partitions(c, err) || (p->count > 0 && !serve_messages(c, ret_had_news, err)) ||
+    if (!keep_partitions(c, err) ||
+        (limits_may_read(&c->limits, p) && !serve_messages(c, ret_had_news, err)) ||
         !serve_parked(c, ret_had_news, err) || !look_around(c, err))
         return false;
     if (p->total == 0)

@@ -210,6 +210,8 @@ intake_ask(struct intake *intake, const struct partitions *partitions, int limit
     pgarray_start(&offs, PG_INT8);
     for (int i = 0; i < partitions->count; i++) {
         const struct partition *it = &partitions->list[(intake->turn + i) % partitions->count];
+        if (it->full)
+            continue;
         pgarray_i32(&parts, it->part);
         pgarray_i64(&offs, it->read_off);
     }

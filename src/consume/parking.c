@@ -43,11 +43,9 @@ static const struct pgstmt stmt_unclaim = {
     "SELECT postrider.unclaim_parked($1::smallint, $2::bigint, interval '1 second')",
 };
 static const struct pgstmt stmt_count = {
-    "parked_count",
-    "SELECT count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'retry'),"
-    "  count(*) FILTER (WHERE state = 'dead')"
-    " FROM (SELECT state FROM postrider.parked WHERE side = 'consumer' AND reader = $1::smallint"
-    "   AND state <> 'discarded' LIMIT 10000) p",
+    "parked_counts",
+    "SELECT n, (greatest(extract(epoch FROM clock_timestamp() - oldest_at), 0) * 1000000)::bigint"
+    " FROM postrider.parked_counts('consumer', $1::smallint)",
 };
 
 /* ------------------------------------------------------------------ entries */
@@ -509,16 +507,20 @@ parking_run(struct applier *a, int most, bool *ret_more, struct error *err)
 }
 
 bool
-parking_count(struct applier *a, int64_t ret[3], struct error *err)
+parking_count(struct applier *a, struct parked *ret, struct error *err)
 {
     struct arena arena = {0};
     struct pgparams p = {.arena = &arena};
     PGresult *res;
 
+    *ret = (struct parked){{0}, {0}};
     pgparams_i16(&p, a->consumer);
     bool ok = pgconn_query(a->conn, &stmt_count, &p, &res, err);
-    for (int i = 0; ok && i < 3; i++)
-        ret[i] = pgresult_i64(res, 0, i);
+    for (int i = 0; ok && i < PARKED_STATES && i < PQntuples(res); i++) {
+        ret->count[i] = pgresult_i64(res, i, 0);
+        if (!PQgetisnull(res, i, 1))
+            ret->oldest_us[i] = pgresult_i64(res, i, 1);
+    }
     if (ok)
         PQclear(res);
     arena_release(&arena);

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "consume/applier.h"
+#include "metrics/metrics.h"
 
 /* postrider.park(), to be prepared on the connection. */
 extern const struct pgstmt stmt_park;
@@ -27,7 +28,11 @@ int parking_params(const struct applier *a, const struct work *works, int count,
  */
 bool parking_run(struct applier *a, int most, bool *ret_more, struct error *err) PR_MUSTCHECK;
 
-/* How many there are, by state; counts up to 10,000 of them. */
-bool parking_count(struct applier *a, int64_t ret[3], struct error *err) PR_MUSTCHECK;
+/* What is parked, by enum metric_parked: how much, and for how long the oldest (0: none). */
+struct parked {
+    int64_t count[PARKED_STATES];
+    int64_t oldest_us[PARKED_STATES];
+};
+bool parking_count(struct applier *a, struct parked *ret, struct error *err) PR_MUSTCHECK;
 
 #endif

@@ -26,6 +26,7 @@ struct partition {
     int64_t next_off; /* decided and committed up to here */
     int64_t read_off; /* read up to here */
     struct uuid last_id;
+    bool full;        /* not to be read: limits.h */
     bool has_last_id; /* of the message at next_off - 1 */
 };
 

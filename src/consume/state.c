@@ -17,7 +17,10 @@ struct consumer_state {
     struct presence presence;
     int64_t server_ahead_us; /* the log's clock minus clock_mono_us() */
     char last_failure[64];   /* said already: code and SQLSTATE */
-    bool waiting;            /* for its topic, said already */
+    int64_t lease_changes;
+    int64_t held_since_us; /* clock_mono_us() since messages are not read for a limit; 0: not so */
+    const struct limits *full; /* NULL: no limit is reached */
+    bool waiting;              /* for its topic, said already */
 };
 
 struct consumer_state *
@@ -27,6 +30,7 @@ consumer_state_new(const struct consumer_config *config)
 
     state->metrics = metric_set_new(METRIC_CONSUMER, config->name);
     state->health = health_new("consumer", config->name);
+    metric_set_watch(state->metrics, state->health);
     presence_init(&state->presence, "consumer", config->name, config->lease_us);
     return state;
 }
@@ -50,7 +54,9 @@ consumer_state_clock(struct consumer_state *state, int64_t server_us)
 static void
 running(struct consumer_state *state)
 {
-    if (health_set(state->health, HEALTH_RUNNING, "", ""))
+    if (state->full)
+        health_set(state->health, HEALTH_PAUSED, state->full->reason, state->full->hint);
+    else if (health_set(state->health, HEALTH_RUNNING, "", ""))
         log_info("consumer.running");
     state->last_failure[0] = '\0';
     health_progress(state->health);
@@ -60,6 +66,9 @@ void
 consumer_state_round(struct consumer_state *state, const struct partitions *partitions)
 {
     metric_set_value(state->metrics, METRIC_PARTITIONS, 0, partitions->count);
+    metric_add(state->metrics, METRIC_PARTITION_CHANGES, 0,
+               partitions->changes - state->lease_changes);
+    state->lease_changes = partitions->changes;
     running(state);
 }
 
@@ -67,10 +76,10 @@ void
 consumer_state_pending(struct consumer_state *state, int64_t at_us)
 {
     int64_t since = at_us ? at_us - state->server_ahead_us : 0;
-    int64_t age = at_us ? clock_mono_us() - since : 0;
 
+    if (state->held_since_us && (!since || state->held_since_us < since))
+        since = state->held_since_us;
     health_due(state->health, since);
-    metric_set_value(state->metrics, METRIC_CONSUMER_PENDING, 0, age > 0 ? age : 0);
 }
 
 void
@@ -80,10 +89,31 @@ consumer_state_lag(struct consumer_state *state, int64_t messages)
 }
 
 void
-consumer_state_parked(struct consumer_state *state, const int64_t counts[3])
+consumer_state_parked(struct consumer_state *state, const struct parked *parked)
 {
-    for (int i = PARKED_WAITING; i <= PARKED_DEAD; i++)
-        metric_set_value(state->metrics, METRIC_PARKED, i, counts[i]);
+    for (int i = 0; i < PARKED_STATES; i++) {
+        metric_set_value(state->metrics, METRIC_PARKED, i, parked->count[i]);
+        metric_set_value(state->metrics, METRIC_PARKED_OLDEST, i, parked->oldest_us[i]);
+    }
+}
+
+void
+consumer_state_limits(struct consumer_state *state, const struct limits *limits, int64_t lag)
+{
+    bool full = limits->reason[0] != '\0';
+
+    metric_set_value(state->metrics, METRIC_PARKED_FULL, LIMIT_STREAM,
+                     limits->total_full ? 0 : limits->held);
+    metric_set_value(state->metrics, METRIC_PARKED_FULL, LIMIT_TOTAL,
+                     limits->total_full ? limits->held : 0);
+    if (full && !state->full)
+        log_warn("consumer.full", F_STR("reason", limits->reason), F_STR("hint", limits->hint));
+    state->full = full ? limits : NULL;
+    if (!full || lag == 0)
+        state->held_since_us = 0;
+    else if (!state->held_since_us)
+        state->held_since_us = clock_mono_us();
+    consumer_state_pending(state, 0);
 }
 
 static enum metric_outcome
@@ -141,6 +171,16 @@ say_rejected(const struct work *work)
              F_STR("code", work->failure->code), F_STR("message", work->failure->message));
 }
 
+/* Of an event that was parked only the whole is known: the log has had it for longer. */
+static void
+observe_latency(struct consumer_state *state, const struct incoming *in, int64_t now)
+{
+    if (in->at_us)
+        metric_observe(state->metrics, METRIC_CONSUME_LATENCY, now - in->at_us, 1);
+    if (in->occurred_at_us != INT64_MIN && in->occurred_at_us != INT64_MAX)
+        metric_observe(state->metrics, METRIC_WHOLE_LATENCY, now - in->occurred_at_us, 1);
+}
+
 void
 consumer_state_decided(struct consumer_state *state, const struct work *works, int count)
 {
@@ -154,9 +194,8 @@ consumer_state_decided(struct consumer_state *state, const struct work *works, i
             say_dead(&works[i]);
         if (outcome == OUTCOME_REJECTED)
             say_rejected(&works[i]);
-        if (outcome == OUTCOME_APPLIED && works[i].in->at_us)
-            metric_observe(state->metrics, METRIC_CONSUME_LATENCY,
-                           now > works[i].in->at_us ? now - works[i].in->at_us : 0, 1);
+        if (outcome == OUTCOME_APPLIED)
+            observe_latency(state, works[i].in, now);
     }
     for (int i = 0; i < OUTCOME_COUNT; i++)
         if (outcomes[i])

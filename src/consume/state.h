@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "consume/applier.h"
+#include "consume/limits.h"
 #include "core/error.h"
 
 struct consumer_state;
@@ -27,7 +28,10 @@ void consumer_state_round(struct consumer_state *state, const struct partitions 
 void consumer_state_pending(struct consumer_state *state, int64_t at_us);
 
 void consumer_state_lag(struct consumer_state *state, int64_t messages);
-void consumer_state_parked(struct consumer_state *state, const int64_t counts[3]);
+void consumer_state_parked(struct consumer_state *state, const struct parked *parked);
+
+/* What is not read because too much is parked; `lag` of all partitions. */
+void consumer_state_limits(struct consumer_state *state, const struct limits *limits, int64_t lag);
 
 /* Committed. */
 void consumer_state_decided(struct consumer_state *state, const struct work *works, int count);

@@ -100,6 +100,15 @@ health_word(const struct health *health, struct health_word *ret)
     pthread_mutex_unlock(&lock);
 }
 
+void
+health_ages(const struct health *health, int64_t *ret_quiet_us, int64_t *ret_due_us)
+{
+    int64_t now = clock_mono_us(), due = atomic_load(&health->due_us);
+
+    *ret_quiet_us = now - atomic_load(&health->progress_us);
+    *ret_due_us = due && now > due ? now - due : 0;
+}
+
 static const char *
 judge(const struct health *health, int64_t quiet_us, int64_t due_us)
 {
@@ -118,15 +127,13 @@ health_report(struct strbuf *out)
     struct jsonw w = {.out = out};
     struct strbuf workers = {0};
     struct jsonw inner = {.out = &workers};
-    int64_t now = clock_mono_us();
+    int64_t quiet_us, due_us;
     bool ready = true;
 
     jsonw_array(&inner, NULL);
     pthread_mutex_lock(&lock);
     for (const struct health *h = list; h; h = h->next) {
-        int64_t due = atomic_load(&h->due_us);
-        int64_t quiet_us = now - atomic_load(&h->progress_us);
-        int64_t due_us = due ? now - due : 0;
+        health_ages(h, &quiet_us, &due_us);
         const char *reason = judge(h, quiet_us, due_us);
         jsonw_object(&inner, NULL);
         jsonw_str(&inner, h->kind, h->name);

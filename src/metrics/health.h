@@ -50,6 +50,9 @@ void health_word(const struct health *health, struct health_word *ret);
 /* Something has been due since this moment of clock_mono_us(); 0: nothing is. */
 void health_due(struct health *health, int64_t since_us);
 
+/* How long ago the last progress was, and for how long something has been due; 0: nothing is. */
+void health_ages(const struct health *health, int64_t *ret_quiet_us, int64_t *ret_due_us);
+
 /* {"ready":…,"workers":[…]}; returns whether all are ready. */
 bool health_report(struct strbuf *out);
 

@@ -85,6 +85,18 @@ static const struct definition {
                                 "From insert to the destination's confirm.",
                                 NULL,
                                 {0}},
+    [METRIC_RELAY_STATE] = {METRIC_RELAY,
+                            GAUGE,
+                            "postrider_relay_state",
+                            "1 for the state it is in, 0 for the others.",
+                            "state",
+                            {"starting", "running", "paused", "halted", "stopped"}},
+    [METRIC_RELAY_QUIET] = {METRIC_RELAY,
+                            SECONDS,
+                            "postrider_relay_seconds_since_progress",
+                            "Time since the last round in which everything asked for was answered.",
+                            NULL,
+                            {0}},
     [METRIC_CONSUMED] = {METRIC_CONSUMER,
                          COUNTER,
                          "postrider_consumer_messages_total",
@@ -104,8 +116,26 @@ static const struct definition {
                        "Events kept back in the database, by state.",
                        "state",
                        {"waiting", "retry", "dead"}},
+    [METRIC_PARKED_OLDEST] = {METRIC_CONSUMER,
+                              SECONDS,
+                              "postrider_consumer_parked_oldest_seconds",
+                              "Age of the oldest event kept back, by state; 0: none.",
+                              "state",
+                              {"waiting", "retry", "dead"}},
+    [METRIC_PARKED_FULL] = {METRIC_CONSUMER,
+                            GAUGE,
+                            "postrider_consumer_parked_limit_reached",
+                            "Owned partitions that are not read because of parked_limit, by limit.",
+                            "limit",
+                            {"stream", "total"}},
     [METRIC_PARTITIONS] =
         {METRIC_CONSUMER, GAUGE, "postrider_consumer_partitions", "Partitions owned.", NULL, {0}},
+    [METRIC_PARTITION_CHANGES] = {METRIC_CONSUMER,
+                                  COUNTER,
+                                  "postrider_consumer_lease_changes_total",
+                                  "Partitions claimed or lost.",
+                                  NULL,
+                                  {0}},
     [METRIC_LAG] = {METRIC_CONSUMER,
                     GAUGE,
                     "postrider_consumer_lag_messages",
@@ -148,6 +178,25 @@ static const struct definition {
                           "Since the last finished run of a check, at first since the start.",
                           NULL,
                           {0}},
+    [METRIC_WHOLE_LATENCY] = {METRIC_CONSUMER,
+                              HISTOGRAM,
+                              "postrider_consumer_whole_latency_seconds",
+                              "From the event's occurred-at to the commit of the effect.",
+                              NULL,
+                              {0}},
+    [METRIC_CONSUMER_STATE] = {METRIC_CONSUMER,
+                               GAUGE,
+                               "postrider_consumer_state",
+                               "1 for the state it is in, 0 for the others.",
+                               "state",
+                               {"starting", "running", "paused", "halted", "stopped"}},
+    [METRIC_CONSUMER_QUIET] =
+        {METRIC_CONSUMER,
+         SECONDS,
+         "postrider_consumer_seconds_since_progress",
+         "Time since the last round in which everything asked for was answered.",
+         NULL,
+         {0}},
 };
 
 static const int64_t bucket_us[BUCKETS] = {1000,    2500,    5000,     10000,   25000,
@@ -157,6 +206,7 @@ static const int64_t bucket_us[BUCKETS] = {1000,    2500,    5000,     10000,   
 struct metric_set {
     enum metric_side side;
     char *name;
+    const struct health *health; /* NULL: it watches none */
     struct metric_set *next;
     _Atomic int64_t cells[METRIC_COUNT][CELLS]; /* histogram: buckets, count, sum of us */
 };
@@ -200,6 +250,14 @@ void
 metric_add(struct metric_set *set, enum metric metric, int label, int64_t n)
 {
     atomic_fetch_add_explicit(&set->cells[metric][label], n, memory_order_relaxed);
+}
+
+void
+metric_set_watch(struct metric_set *set, const struct health *health)
+{
+    pthread_mutex_lock(&sets_lock);
+    set->health = health;
+    pthread_mutex_unlock(&sets_lock);
 }
 
 void
@@ -319,6 +377,24 @@ render_metric(struct strbuf *out, enum metric metric)
     }
 }
 
+static void
+ask_health(struct metric_set *set)
+{
+    bool relay = set->side == METRIC_RELAY;
+    struct health_word word;
+    int64_t quiet_us, due_us;
+
+    if (!set->health)
+        return;
+    health_word(set->health, &word);
+    health_ages(set->health, &quiet_us, &due_us);
+    for (int i = 0; i < HEALTH_STATES; i++)
+        metric_set_value(set, relay ? METRIC_RELAY_STATE : METRIC_CONSUMER_STATE, i,
+                         (int) word.state == i);
+    metric_set_value(set, relay ? METRIC_RELAY_QUIET : METRIC_CONSUMER_QUIET, 0, quiet_us);
+    metric_set_value(set, relay ? METRIC_RELAY_PENDING : METRIC_CONSUMER_PENDING, 0, due_us);
+}
+
 void
 metrics_render(struct strbuf *out)
 {
@@ -326,6 +402,8 @@ metrics_render(struct strbuf *out)
                      "# TYPE postrider_build_info gauge\n"
                      "postrider_build_info{version=\"" PR_VERSION "\"} 1\n");
     pthread_mutex_lock(&sets_lock);
+    for (struct metric_set *set = sets; set; set = set->next)
+        ask_health(set);
     for (int metric = 0; metric < METRIC_COUNT; metric++)
         render_metric(out, (enum metric) metric);
     pthread_mutex_unlock(&sets_lock);

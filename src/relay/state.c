@@ -35,6 +35,7 @@ relay_state_new(const struct relay_config *config)
 
     state->metrics = metric_set_new(METRIC_RELAY, config->name);
     state->health = health_new("relay", config->name);
+    metric_set_watch(state->metrics, state->health);
     presence_init(&state->presence, "relay", config->name, config->lease_us);
     return state;
 }
@@ -71,7 +72,6 @@ relay_state_round(struct relay_state *state, const struct lanes *lanes)
     metric_add(state->metrics, METRIC_LEASE_CHANGES, 0, changes - state->lease_changes);
     state->lease_changes = changes;
     health_due(state->health, 0);
-    metric_set_value(state->metrics, METRIC_RELAY_PENDING, 0, 0);
     running(state);
 }
 
@@ -93,7 +93,6 @@ relay_state_pending(struct relay_state *state, int64_t inserted_at_us)
     int64_t since = inserted_at_us - state->server_ahead_us;
 
     health_due(state->health, since);
-    metric_set_value(state->metrics, METRIC_RELAY_PENDING, 0, clock_mono_us() - since);
 }
 
 void

@@ -546,7 +546,7 @@ every_option_can_be_read(void **state)
         "    {database: dbname=c, from: {destination: d, topic: a.x, start: now}, order: stream, "
         "first: 1,\n"
         "     handlers: {A: {sql: SELECT 1}, B: {sql: SELECT 2}}, ignore: [C, D], errors: [], "
-        "batch: 1000, "
+        "batch: 1000, parked_limit: {stream: 7, total: 8}, "
         "owner: me,\n"
         "     lease: 5m, retention: 9d}\n"
         "checks: {k: {left: {database: dbname=l, sql: \"SELECT 1,\\n2\"}, right: {database: "
@@ -589,6 +589,8 @@ every_option_can_be_read(void **state)
     assert_int_equal(c->checks[0].settle_us, 1000000);
     assert_true(c->reconcile_every_us == 3600000000);
     assert_true(c->reconcile_window_us == 2 * 86400000000);
+    assert_int_equal(c->consumers[0].parked_stream, 7);
+    assert_int_equal(c->consumers[0].parked_total, 8);
     assert_string_equal(c->http_listen, "[::1]:0");
     assert_int_equal(c->log_level, LOG_ERROR);
     assert_int_equal(c->log_format, LOG_JSON);
