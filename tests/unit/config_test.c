@@ -572,7 +572,7 @@ every_option_can_be_read(void **state)
     assert_int_equal(c->relays[0].start, START_NOW);
     assert_int_equal(c->relays[0].lease_us, 300000);
     assert_int_equal(c->relays[0].poll_cap_us, 1000000);
-    assert_int_equal(c->consumers[0].start, START_NOW);
+    assert_string_equal(c->consumers[0].start, "now");
     assert_int_equal(c->consumers[0].order, ORDER_STREAM);
     assert_int_equal(c->consumers[0].first, FIRST_ONE);
     assert_int_equal(c->consumers[0].handler_count, 2);
