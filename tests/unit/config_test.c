@@ -251,7 +251,7 @@ contradictions_are_told_with_the_arithmetic(void **state)
         "16}",
         "{transport: file, path: \"-\"}",
         "p.yaml:10: consumers.rewards.from.destination: found events, whose transport is file, "
-        "expected one of transport postgres (there is nothing to read from the others)\n");
+        "expected one of transport postgres or kafka (there is nothing to read from the others)\n");
     changed_is_refused_with(
         "topic: registration}", "topik: registration}",
         "p.yaml:10: consumers.rewards.from.topik: found an unknown option, expected destination, "
