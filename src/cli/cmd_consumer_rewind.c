@@ -106,7 +106,8 @@ find_positions(struct rewinding *r, struct arena *arena, struct error *err)
                        "consumer %s reads from Kafka, which this command cannot do yet", c->name);
         return error_hint(
             err, "stop the consumer, then UPDATE postrider.consumer_partition SET next_off = "
-                 "OFFSET, last_id = NULL, reread_to = next_off for its topic and part");
+                 "OFFSET, last_id = NULL, reread_to = next_off, epoch = epoch + 1 for its topic "
+                 "and part");
     }
     if (!consumers_open(c->database, "rewind", &r->conn, err) ||
         !consumers_open(c->destination->database, "rewind, source", &r->bus, err) ||

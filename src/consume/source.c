@@ -47,6 +47,15 @@ source_batch_release(struct source_batch *batch)
     arena_reset(&batch->arena);
 }
 
+/* Kafka's way back is by hand: `consumer rewind` reads the log of PostgreSQL only. */
+static const char *
+way_back(const struct source *s)
+{
+    return s->ops == &source_postgres
+               ? "`postrider consumer rewind --to earliest`"
+               : "set next_off by hand (docs/internals/consume.md, \"Kafka\")";
+}
+
 bool
 source_overtaken(const struct source *s, int64_t part, int64_t ours, int64_t first,
                  struct error *err)
@@ -56,9 +65,10 @@ source_overtaken(const struct source *s, int64_t part, int64_t ours, int64_t fir
                    " to %" PRId64 " before they were consumed",
                    part, s->config->topic, ours, first - 1);
     return error_hint(
-        err, "raise the destination's retention; what is missing must be repaired from the "
-             "outbox, then `postrider consumer rewind --to earliest`: see "
-             "docs/internals/consume.md, \"Overtaken\"");
+        err,
+        "raise the retention; what is missing must be repaired from the outbox, then %s: see "
+        "docs/internals/consume.md, \"Overtaken\"",
+        way_back(s));
 }
 
 bool
@@ -69,7 +79,8 @@ source_went_back(const struct source *s, int64_t part, int64_t ours, int64_t nex
                    "partition %" PRId64 " of topic %s: the log is not the one that was read up to "
                    "%" PRId64 " (it ends at %" PRId64 ")",
                    part, s->config->topic, ours, next);
-    return error_hint(err, "the log was restored, made anew or failed over to an earlier state; "
-                           "`postrider consumer rewind --to earliest` sets the consumer back, see "
-                           "docs/internals/consume.md, \"The log went back\"");
+    return error_hint(err,
+                      "the log was restored, made anew or failed over to an earlier state; %s; see "
+                      "docs/internals/consume.md, \"The log went back\"",
+                      way_back(s));
 }
