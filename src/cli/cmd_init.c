@@ -112,7 +112,7 @@ register_consumers(struct install *in, struct error *err)
                 return false;
             say(in, "consumer", c->name, made ? "registered" : "is registered");
         }
-        if (strcmp(c->destination->database, in->dsn) == 0) {
+        if (c->destination->database && strcmp(c->destination->database, in->dsn) == 0) {
             if (!call(in, &stmt_topic, c->topic, c->destination->partitions, &made, err))
                 return false;
             say(in, "topic", c->topic, "is there");

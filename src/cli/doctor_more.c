@@ -4,7 +4,7 @@
 
 #include "cli/doctor.h"
 #include "consume/consumer.h"
-#include "consume/intake.h"
+#include "consume/source.h"
 #include "pg/regression.h"
 #include "pg/schema.h"
 #include "source/mark/mark.h"
@@ -324,7 +324,7 @@ static const char positions_name[] = "positions and the log";
 
 /* Each position by itself, so that each that is wrong is told. */
 static bool
-judge_positions(struct doctor *d, struct intake *intake, const PGresult *res)
+judge_positions(struct doctor *d, struct source *source, const PGresult *res)
 {
     static const char why[] = "a position that does not fit the log would skip messages";
     struct partition one;
@@ -333,10 +333,10 @@ judge_positions(struct doctor *d, struct intake *intake, const PGresult *res)
 
     for (int row = 0; row < PQntuples(res); row++) {
         struct partitions p = {.list = &one};
-        if (strcmp(PQgetvalue(res, row, 3), intake->log_id) != 0)
+        if (strcmp(PQgetvalue(res, row, 3), source->id) != 0)
             continue; /* of another log; it says nothing about this one */
         add_position(&p, res, row);
-        if (intake_check(intake, &p, &err))
+        if (source->ops->check(source, &p, &err))
             continue;
         doctor_error(d, DOCTOR_POSITIONS, positions_name, why, &err);
         well = false;
@@ -348,26 +348,26 @@ static void
 check_positions(struct doctor *d, struct pgconn *conn, const struct consumer_config *c)
 {
     struct partition_bounds *bounds = NULL;
-    struct intake intake = {0};
+    struct source *source = NULL;
     PGresult *res = NULL;
     struct error err;
     char what[256];
     int count = 0;
 
     if (!query_texts(conn, &stmt_positions, c->name, c->topic, &res, &err) ||
-        !intake_open(&intake, c, &err) || !intake_bounds(&intake, &bounds, &count, &err)) {
+        !source_open(c, &source, &err) || !source->ops->bounds(source, &bounds, &count, &err)) {
         doctor_error(d, DOCTOR_POSITIONS, positions_name, "the log is where events come from",
                      &err);
     } else if (count == 0) {
         snprintf(what, sizeof(what), "topic %s of consumer %s is not there", c->topic, c->name);
         doctor_finding(d, DOCTOR_POSITIONS, positions_name, true, what,
                        "the consumer waits for a topic that nobody makes", "postrider init");
-    } else if (judge_positions(d, &intake, res)) {
+    } else if (judge_positions(d, source, res)) {
         doctor_ok(d, DOCTOR_POSITIONS, positions_name);
     }
     free(bounds);
     PQclear(res);
-    intake_close(&intake);
+    source_close(source);
 }
 
 /* What was forgotten can only come back as long as the log has it. */

@@ -219,6 +219,13 @@ status_consumer(struct status *s, const struct consumer_config *c)
     struct seen seen = {0};
     struct error err;
 
+    if (!c->destination->database) {
+        error_set_exit(&err, ERR_PERMANENT, EXIT_REFUSED, "consumer.refused",
+                       "it reads from Kafka, which this command cannot look at yet");
+        error_hint(&err, "/readyz and the metrics of its process tell state and lag");
+        status_say_error(s, "consumer", c->name, &err);
+        return;
+    }
     if (!status_open(c->database, &conn, &err) ||
         !status_open(c->destination->database, &bus, &err) ||
         !ask(bus, &stmt_heads, c->topic, NULL, &seen.heads, &err) ||

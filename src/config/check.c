@@ -5,6 +5,7 @@
 
 #include "config/values.h"
 #include "core/alloc.h"
+#include "core/timetext.h"
 
 #define TYPE_FIELD "{aggregate_type}"
 
@@ -138,6 +139,41 @@ check_topic(const struct consumer_config *c, struct mistakes *m)
     free(where);
 }
 
+bool
+start_parse(const char *text, enum start_at *ret, int64_t *ret_us)
+{
+    *ret_us = 0;
+    *ret = START_EARLIEST;
+    if (!text || strcmp(text, "earliest") == 0)
+        return true;
+    *ret = START_NOW;
+    if (strcmp(text, "latest") == 0 || strcmp(text, "now") == 0)
+        return true;
+    *ret = START_TIME;
+    return time_parse(text, ret_us) && *ret_us >= 0 && *ret_us < INT64_MAX;
+}
+
+/* A first start that nobody thought about either loses the backlog or repeats a topic's life. */
+static void
+check_start(const struct consumer_config *c, struct mistakes *m)
+{
+    const struct destination_config *d = c->destination;
+    enum start_at start;
+    int64_t us;
+    char *where = xasprintf("consumers.%s.from.start", c->name);
+
+    if (!start_parse(c->start, &start, &us))
+        mistake_add_at(m, where,
+                       "found \"%s\", expected earliest, latest or a time like "
+                       "2026-12-01T05:00:00Z",
+                       c->start);
+    else if (!c->start && d && d->transport && strcmp(d->transport, "kafka") == 0)
+        mistake_add_at(m, where,
+                       "missing, expected earliest, latest or a time like 2026-12-01T05:00:00Z (a "
+                       "topic in Kafka may hold what was never meant for this consumer)");
+    free(where);
+}
+
 static void
 check_consumers(const struct config *config, struct mistakes *m)
 {
@@ -146,18 +182,21 @@ check_consumers(const struct config *config, struct mistakes *m)
         const struct destination_config *d = c->destination;
         check_handled_or_ignored(c, m);
         check_first(c, m);
+        check_start(c, m);
         if (!d || !d->transport)
             continue;
-        if (strcmp(d->transport, "postgres") == 0) {
+        if (strcmp(d->transport, "postgres") == 0)
             check_retention(c, m);
+        if (strcmp(d->transport, "postgres") == 0 || strcmp(d->transport, "kafka") == 0) {
             check_topic(c, m);
             continue;
         }
         char *where = xasprintf("consumers.%s.from.destination", c->name);
-        mistake_add_at(m, where,
-                       "found %s, whose transport is %s, expected one of transport postgres "
-                       "(there is nothing to read from the others)",
-                       d->name, d->transport);
+        mistake_add_at(
+            m, where,
+            "found %s, whose transport is %s, expected one of transport postgres or kafka "
+            "(there is nothing to read from the others)",
+            d->name, d->transport);
         free(where);
     }
 }

@@ -77,7 +77,7 @@ struct destination_config {
     int64_t retention_us; /* postgres: how long the log keeps messages */
 };
 
-enum start_at { START_EARLIEST, START_NOW };
+enum start_at { START_EARLIEST, START_NOW, START_TIME };
 
 /* Which events a relay publishes; an empty list lets all through. */
 struct filter_config {
@@ -129,7 +129,7 @@ struct consumer_config {
     char *database;
     const struct destination_config *destination; /* from.destination */
     char *topic;                                  /* from.topic */
-    enum start_at start;                          /* from.start: of a consumer without positions */
+    char *start; /* from.start, of a consumer without positions; NULL: earliest */
     enum consume_order order;
     enum first_rule first;
     struct handler_config *handlers;
@@ -190,6 +190,9 @@ bool config_load(const char *path, FILE *report, struct config **ret,
 bool config_parse(const char *path, const char *text, size_t len, FILE *report, struct config **ret,
                   struct error *err) PR_MUSTCHECK;
 void config_free(struct config *config); /* NULL is fine */
+
+/* What from.start says; *ret_us is the moment of START_TIME.  False: nothing known. */
+bool start_parse(const char *text, enum start_at *ret, int64_t *ret_us) PR_MUSTCHECK;
 
 /* The table an outbox is read from, as postrider.relay keeps it. */
 const char *outbox_table(const struct outbox_config *outbox);

@@ -242,6 +242,7 @@ free_consumer(struct consumer_config *c)
     free(c->handlers);
     free(c->name);
     free(c->database);
+    free(c->start);
     free(c->topic);
     free(c->owner);
 }

@@ -5,6 +5,7 @@
 
 #define ORDER "order and \"not lost\" rest on it"
 #define OURS "it is an option of its own, or follows from one"
+#define POSITION "the consumer's database holds its positions, and nothing may be skipped"
 #define MEMORY "the relay bounds what is under way by itself"
 
 static const struct {
@@ -33,6 +34,12 @@ static const struct {
     {"queue.buffering.max.messages", MEMORY},
     {"queue.buffering.max.kbytes", MEMORY},
     {"delivery.report.only.error", "a confirm is the broker's word about each message"},
+    {"group.id", "it is the consumer's name"},
+    {"enable.auto.commit", POSITION},
+    {"enable.auto.offset.store", POSITION},
+    {"auto.offset.reset", POSITION},
+    {"isolation.level", POSITION},
+    {"partition.assignment.strategy", POSITION},
     {"dr_cb", OURS},
     {"dr_msg_cb", OURS},
 };

@@ -8,9 +8,9 @@
 
 #include "consume/applier.h"
 #include "consume/batch.h"
-#include "consume/intake.h"
 #include "consume/limits.h"
 #include "consume/parking.h"
+#include "consume/source.h"
 #include "consume/state.h"
 #include "core/alloc.h"
 #include "core/backoff.h"
@@ -34,8 +34,8 @@ struct consumer {
     bool stopping;
 
     struct applier applier;
-    struct intake intake;
-    struct intake_batch batch;
+    struct source *source; /* NULL: not connected */
+    struct source_batch batch;
     struct limits limits;
     struct consumer_state *state;
 
@@ -60,8 +60,9 @@ told_to_stop(struct consumer *c, int64_t wait_us)
 static void
 disconnect(struct consumer *c)
 {
-    intake_batch_release(&c->batch);
-    intake_close(&c->intake);
+    source_batch_release(&c->batch);
+    source_close(c->source);
+    c->source = NULL;
     applier_close(&c->applier);
 }
 
@@ -78,6 +79,16 @@ wait_after_failure(struct consumer *c, const struct error *err)
 
 /* ------------------------------------------------------------------ connecting */
 
+/* Rows for partitions that have none. */
+static bool
+create_partitions(struct consumer *c, struct partition_bounds *bounds, int count, struct error *err)
+{
+    struct applier *a = &c->applier;
+
+    return source_start(c->source, bounds, count, err) &&
+           partitions_create(&a->partitions, a->conn, bounds, count, err);
+}
+
 static bool
 connect_both(struct consumer *c, struct error *err)
 {
@@ -85,15 +96,16 @@ connect_both(struct consumer *c, struct error *err)
     int count;
     bool ok = false;
 
-    if (!applier_open(&c->applier, err) || !intake_open(&c->intake, c->config, err) ||
-        !intake_bounds(&c->intake, &bounds, &count, err))
+    disconnect(c);
+    if (!applier_open(&c->applier, err) || !source_open(c->config, &c->source, err) ||
+        !c->source->ops->bounds(c->source, &bounds, &count, err))
         goto out;
     pgconn_stop_on(c->applier.conn, c->stop_fd, STOP_GRACE_MS);
-    pgconn_stop_on(c->intake.conn, c->stop_fd, STOP_GRACE_MS);
-    consumer_state_clock(c->state, c->intake.server_us);
-    memcpy(c->applier.partitions.source, c->intake.log_id, sizeof(c->intake.log_id));
-    ok = partitions_create(&c->applier.partitions, c->applier.conn, bounds, count, c->config->start,
-                           err);
+    if (c->source->ops->stop_on)
+        c->source->ops->stop_on(c->source, c->stop_fd, STOP_GRACE_MS);
+    consumer_state_clock(c->state, c->source->server_us);
+    memcpy(c->applier.partitions.source, c->source->id, sizeof(c->source->id));
+    ok = create_partitions(c, bounds, count, err);
 
 out:
     free(bounds);
@@ -108,12 +120,13 @@ start_reading_anew(struct consumer *c, struct error *err)
 {
     struct partitions *p = &c->applier.partitions;
 
-    if (c->intake.asked && !intake_take(&c->intake, p, &c->batch, err))
+    if (c->source->asked && !c->source->ops->take(c->source, p, &c->batch, err))
         return false;
-    intake_batch_release(&c->batch);
+    source_batch_release(&c->batch);
     for (int i = 0; i < p->count; i++)
         p->list[i].read_off = p->list[i].next_off;
-    return intake_check(&c->intake, p, err);
+    return c->source->ops->seek ? c->source->ops->seek(c->source, p, err)
+                                : c->source->ops->check(c->source, p, err);
 }
 
 /* ------------------------------------------------------------------ looking around */
@@ -139,18 +152,19 @@ look_closely(struct consumer *c, struct error *err)
     int count;
     bool ok = false;
 
-    if (!intake_bounds(&c->intake, &bounds, &count, err) ||
+    if (!c->source->ops->bounds(c->source, &bounds, &count, err) ||
         !parking_count(&c->applier, &parked, err) ||
         !limits_look(&c->limits, &c->applier, &parked, err))
         goto out;
     int64_t behind = lag(p, bounds, count);
-    consumer_state_clock(c->state, c->intake.server_us);
+    consumer_state_clock(c->state, c->source->server_us);
+    if (c->source->ops->tell)
+        c->source->ops->tell(c->source, p);
     consumer_state_lag(c->state, behind);
     consumer_state_parked(c->state, &parked);
     consumer_state_limits(c->state, &c->limits, behind);
     c->gauges_at_us = clock_mono_us() + GAUGE_INTERVAL_US;
-    ok = p->total == count ||
-         partitions_create(p, c->applier.conn, bounds, count, c->config->start, err);
+    ok = p->total == count || create_partitions(c, bounds, count, err);
 
 out:
     free(bounds);
@@ -160,12 +174,14 @@ out:
 static bool
 keep_partitions(struct consumer *c, struct error *err)
 {
+    struct source *s = c->source;
     bool claimed;
 
-    if (!partitions_keep(&c->applier.partitions, c->applier.conn, c->host, &claimed, err))
+    if ((s->ops->join && !s->ops->join(s, &c->applier.partitions, err)) ||
+        !partitions_keep(&c->applier.partitions, c->applier.conn, c->host, &claimed, err))
         return false;
     /* Before they are read: a stream of theirs may be full. */
-    return !claimed || (start_reading_anew(c, err) && look_closely(c, err));
+    return (!claimed && !s->changed) || (start_reading_anew(c, err) && look_closely(c, err));
 }
 
 static void
@@ -182,7 +198,7 @@ adapt_wait(struct consumer *c, bool had_news)
 static bool
 apply_messages(struct consumer *c, struct error *err)
 {
-    struct intake_batch *b = &c->batch;
+    struct source_batch *b = &c->batch;
     struct work *works = arena_alloc(&b->arena, sizeof(*works) * (size_t) b->count);
 
     for (int i = 0; i < b->count; i++)
@@ -200,9 +216,9 @@ serve_messages(struct consumer *c, bool *ret_had_news, struct error *err)
 {
     struct partitions *p = &c->applier.partitions;
 
-    if (!c->intake.asked && !intake_ask(&c->intake, p, c->config->batch, err))
+    if (!c->source->asked && !c->source->ops->ask(c->source, p, c->config->batch, err))
         return false;
-    if (!intake_take(&c->intake, p, &c->batch, err))
+    if (!c->source->ops->take(c->source, p, &c->batch, err))
         return false;
     *ret_had_news = c->batch.count > 0;
     consumer_state_pending(c->state, c->batch.count > 0 ? c->batch.items[0].at_us : 0);
@@ -217,10 +233,11 @@ serve_messages(struct consumer *c, bool *ret_had_news, struct error *err)
         return true;
     }
     /* Read ahead, but for the moment once a second when look_around() needs the connection. */
-    if (clock_mono_us() < c->gauges_at_us && !intake_ask(&c->intake, p, c->config->batch, err))
+    if (clock_mono_us() < c->gauges_at_us &&
+        !c->source->ops->ask(c->source, p, c->config->batch, err))
         return false;
     bool ok = apply_messages(c, err);
-    intake_batch_release(&c->batch);
+    source_batch_release(&c->batch);
     return ok;
 }
 
@@ -244,7 +261,7 @@ serve_parked(struct consumer *c, bool *ret_had_news, struct error *err)
 static bool
 look_around(struct consumer *c, struct error *err)
 {
-    return c->intake.asked || clock_mono_us() < c->gauges_at_us || look_closely(c, err);
+    return c->source->asked || clock_mono_us() < c->gauges_at_us || look_closely(c, err);
 }
 
 static bool
@@ -286,7 +303,8 @@ consumer_run(struct consumer *c, int stop_fd, struct error *why)
         struct error err = {0};
         bool had_news = false;
         bool connected =
-            (pgconn_ok(c->applier.conn) && pgconn_ok(c->intake.conn)) || connect_both(c, &err);
+            (c->source && pgconn_ok(c->applier.conn) && c->source->ops->ok(c->source)) ||
+            connect_both(c, &err);
         if (connected && look(c, &had_news, &err)) {
             c->failures = 0;
             adapt_wait(c, had_news);

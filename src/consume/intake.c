@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "consume/source.h"
 #include "core/alloc.h"
 #include "core/bytes.h"
 
@@ -16,6 +17,12 @@ static const struct pgstmt stmt_bounds = {
     "log_bounds",
     "SELECT part, first_off, next_off, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
     " FROM postrider.log_head WHERE topic = $1::text ORDER BY part",
+};
+static const struct pgstmt stmt_time = {
+    "log_time",
+    "SELECT l.off FROM postrider.log l WHERE l.topic = $1::text AND l.part = $2::int"
+    " AND l.at >= 'epoch'::timestamptz + $3::bigint * interval '1 microsecond'"
+    " ORDER BY l.off LIMIT 1",
 };
 static const struct pgstmt stmt_check = {
     "log_check",
@@ -43,50 +50,78 @@ static const char *const setup[] = {
     NULL,
 };
 
+struct intake {
+    struct source base;
+    struct pgconn *conn;
+    int limit; /* of the reading under way */
+    int turn;  /* which partition is asked first, so that none starves */
+};
+
+static struct intake *
+of(struct source *s)
+{
+    return (struct intake *) s;
+}
+
 /* ------------------------------------------------------------------ opening */
 
-bool
-intake_open(struct intake *intake, const struct consumer_config *config, struct error *err)
+static void
+intake_close(struct source *s)
+{
+    pgconn_close(of(s)->conn);
+    free(s);
+}
+
+static bool
+intake_open(const struct consumer_config *config, struct source **ret, struct error *err)
 {
     char purpose[128];
     struct pgconn_options options = {
         .purpose = purpose, .system_search_path = true, .setup = setup};
+    struct intake *intake = xcalloc(1, sizeof(*intake));
     PGresult *res;
 
-    intake_close(intake);
-    intake->topic = config->topic;
+    intake->base = (struct source){.ops = &source_postgres, .config = config};
     snprintf(purpose, sizeof(purpose), "consumer %s, source %s", config->name,
              config->destination->name);
     if (!pgconn_open(config->destination->database, &options, &intake->conn, err) ||
-        !pgconn_query(intake->conn, &stmt_log, NULL, &res, err))
+        !pgconn_query(intake->conn, &stmt_log, NULL, &res, err)) {
+        intake_close(&intake->base);
         return false;
-    snprintf(intake->log_id, sizeof(intake->log_id), "%s", PQgetvalue(res, 0, 0));
-    intake->server_us = pgresult_i64(res, 0, 1);
+    }
+    snprintf(intake->base.id, sizeof(intake->base.id), "%s", PQgetvalue(res, 0, 0));
+    intake->base.server_us = pgresult_i64(res, 0, 1);
     PQclear(res);
+    *ret = &intake->base;
     return true;
 }
 
-void
-intake_close(struct intake *intake)
+static bool
+intake_ok(const struct source *s)
 {
-    pgconn_close(intake->conn);
-    *intake = (struct intake){0};
+    return pgconn_ok(((const struct intake *) s)->conn);
 }
 
-bool
-intake_bounds(struct intake *intake, struct partition_bounds **ret, int *ret_count,
-              struct error *err)
+static void
+intake_stop_on(struct source *s, int stop_fd, int grace_ms)
 {
+    pgconn_stop_on(of(s)->conn, stop_fd, grace_ms);
+}
+
+static bool
+intake_bounds(struct source *s, struct partition_bounds **ret, int *ret_count, struct error *err)
+{
+    struct intake *intake = of(s);
     struct arena arena = {0};
     struct pgparams p = {.arena = &arena};
     PGresult *res;
 
-    pgparams_text(&p, intake->topic);
+    pgparams_text(&p, intake->base.config->topic);
     bool ok = pgconn_query(intake->conn, &stmt_bounds, &p, &res, err);
     *ret_count = ok ? PQntuples(res) : 0;
     *ret = ok ? xcalloc((size_t) *ret_count + 1, sizeof(**ret)) : NULL;
     if (*ret_count > 0)
-        intake->server_us = pgresult_i64(res, 0, 3);
+        intake->base.server_us = pgresult_i64(res, 0, 3);
     for (int row = 0; row < *ret_count; row++)
         (*ret)[row] = (struct partition_bounds){.part = (int32_t) pgresult_i64(res, row, 0),
                                                 .first_off = pgresult_i64(res, row, 1),
@@ -97,20 +132,29 @@ intake_bounds(struct intake *intake, struct partition_bounds **ret, int *ret_cou
     return ok;
 }
 
-/* ------------------------------------------------------------------ positions against the log */
-
 static bool
-overtaken(const struct intake *intake, int64_t part, int64_t ours, int64_t first, struct error *err)
+intake_find_time(struct source *s, int64_t us, struct partition_bounds *bounds, int count,
+                 struct error *err)
 {
-    error_set_exit(err, ERR_STOP, EXIT_DIFFERS, "consumer.overtaken",
-                   "partition %" PRId64 " of topic %s: the log has dropped messages %" PRId64
-                   " to %" PRId64 " before they were consumed",
-                   part, intake->topic, ours, first - 1);
-    return error_hint(
-        err, "raise the destination's retention; what is missing must be repaired from the "
-             "outbox, then `postrider consumer rewind --to earliest`: see "
-             "docs/internals/consume.md, \"Overtaken\"");
+    struct arena arena = {0};
+    bool ok = true;
+
+    for (int i = 0; ok && i < count; i++) {
+        struct pgparams p = {.arena = &arena};
+        PGresult *res = NULL;
+        pgparams_text(&p, s->config->topic);
+        pgparams_i32(&p, bounds[i].part);
+        pgparams_i64(&p, us);
+        ok = pgconn_query(of(s)->conn, &stmt_time, &p, &res, err);
+        if (ok && PQntuples(res) > 0)
+            bounds[i].start_off = pgresult_i64(res, 0, 0);
+        PQclear(res);
+    }
+    arena_release(&arena);
+    return ok;
 }
+
+/* ------------------------------------------------------------------ positions against the log */
 
 /* Offsets are given without a hole, and retention moves first_off before it drops. */
 static bool
@@ -119,7 +163,7 @@ hole(const struct intake *intake, int64_t part, int64_t ours, int64_t found, str
     error_set_exit(err, ERR_STOP, EXIT_DIFFERS, "consumer.hole",
                    "partition %" PRId64 " of topic %s: the log has no message at offset %" PRId64
                    ", and one at %" PRId64,
-                   part, intake->topic, ours, found);
+                   part, intake->base.config->topic, ours, found);
     return error_hint(err, "rows were taken out of postrider.log by hand; see "
                            "docs/internals/consume.md, \"A hole\"");
 }
@@ -129,21 +173,9 @@ twins(const struct intake *intake, int64_t part, int64_t off, struct error *err)
 {
     error_set_exit(err, ERR_STOP, EXIT_DIFFERS, "consumer.twins",
                    "partition %" PRId64 " of topic %s: the log has two messages at offset %" PRId64,
-                   part, intake->topic, off);
+                   part, intake->base.config->topic, off);
     return error_hint(err, "one was written past postrider.log_append(); see "
                            "docs/internals/consume.md, \"Two messages at one offset\"");
-}
-
-static bool
-went_back(const struct intake *intake, int64_t part, int64_t ours, int64_t next, struct error *err)
-{
-    error_set_exit(err, ERR_STOP, EXIT_DIFFERS, "consumer.went_back",
-                   "partition %" PRId64 " of topic %s: the log is not the one that was read up to "
-                   "%" PRId64 " (it ends at %" PRId64 ")",
-                   part, intake->topic, ours, next);
-    return error_hint(err, "the log was restored or failed over to an earlier state; `postrider "
-                           "consumer rewind --to earliest` sets the consumer back, see "
-                           "docs/internals/consume.md, \"The log went back\"");
 }
 
 static bool
@@ -153,15 +185,16 @@ judge_position(const struct intake *intake, const PGresult *res, int row, struct
     int64_t first = pgresult_i64(res, row, 2), next = pgresult_i64(res, row, 3);
 
     if (ours < first)
-        return overtaken(intake, part, ours, first, err);
+        return source_overtaken(&intake->base, part, ours, first, err);
     if (PQgetisnull(res, row, 3) || ours > next || pgresult_bool(res, row, 4))
-        return went_back(intake, part, ours, next, err);
+        return source_went_back(&intake->base, part, ours, next, err);
     return true;
 }
 
-bool
-intake_check(struct intake *intake, const struct partitions *partitions, struct error *err)
+static bool
+intake_check(struct source *s, const struct partitions *partitions, struct error *err)
 {
+    struct intake *intake = of(s);
     struct arena arena = {0};
     struct pgparams p = {.arena = &arena};
     struct pgarray parts = {0}, offs = {0}, ids = {0};
@@ -179,7 +212,7 @@ intake_check(struct intake *intake, const struct partitions *partitions, struct 
         else
             pgarray_null(&ids);
     }
-    pgparams_text(&p, intake->topic);
+    pgparams_text(&p, intake->base.config->topic);
     pgparams_array(&p, &parts);
     pgparams_array(&p, &offs);
     pgparams_array(&p, &ids);
@@ -198,14 +231,15 @@ intake_check(struct intake *intake, const struct partitions *partitions, struct 
 
 /* ------------------------------------------------------------------ reading */
 
-bool
-intake_ask(struct intake *intake, const struct partitions *partitions, int limit, struct error *err)
+static bool
+intake_ask(struct source *s, struct partitions *partitions, int limit, struct error *err)
 {
+    struct intake *intake = of(s);
     struct arena arena = {0};
     struct pgparams p = {.arena = &arena};
     struct pgarray parts = {0}, offs = {0};
 
-    PR_CHECK(!intake->asked);
+    PR_CHECK(!intake->base.asked);
     pgarray_start(&parts, PG_INT4);
     pgarray_start(&offs, PG_INT8);
     for (int i = 0; i < partitions->count; i++) {
@@ -216,13 +250,13 @@ intake_ask(struct intake *intake, const struct partitions *partitions, int limit
         pgarray_i64(&offs, it->read_off);
     }
     intake->turn++;
-    pgparams_text(&p, intake->topic);
+    pgparams_text(&p, intake->base.config->topic);
     pgparams_array(&p, &parts);
     pgparams_array(&p, &offs);
     pgparams_i64(&p, limit + 1); /* the last is read again: no twin of it may stay unseen */
     pgparams_binary(&p);
     bool ok = pgconn_send(intake->conn, &stmt_read, &p, err);
-    intake->asked = ok;
+    intake->base.asked = ok;
     intake->limit = limit;
     pgarray_release(&parts);
     pgarray_release(&offs);
@@ -296,7 +330,7 @@ static bool
 explain_hole(struct intake *intake, const struct partitions *partitions, const struct partition *at,
              int64_t found, struct error *err)
 {
-    return intake_check(intake, partitions, err) &&
+    return intake_check(&intake->base, partitions, err) &&
            hole(intake, at->part, at->read_off, found, err);
 }
 
@@ -309,28 +343,28 @@ is_twin(const PGresult *res, int row)
 }
 
 static bool
-read_row(struct intake *intake, struct intake_batch *batch, int row, struct partitions *partitions,
+read_row(struct intake *intake, struct source_batch *batch, int row, struct partitions *partitions,
          struct error *err)
 {
     struct incoming *in = &batch->items[batch->count];
     struct partition *from;
 
-    *in = (struct incoming){.source = intake->log_id,
-                            .topic = intake->topic,
-                            .part = (int32_t) pgresult_binary_i64(batch->res, row, 0),
-                            .off = pgresult_binary_i64(batch->res, row, 1),
-                            .at_us = pgresult_binary_i64(batch->res, row, 2) + PG_EPOCH_US};
+    *in = (struct incoming){.source = intake->base.id,
+                            .topic = intake->base.config->topic,
+                            .part = (int32_t) pgresult_binary_i64(batch->held[0], row, 0),
+                            .off = pgresult_binary_i64(batch->held[0], row, 1),
+                            .at_us = pgresult_binary_i64(batch->held[0], row, 2) + PG_EPOCH_US};
     from = partitions_find(partitions, in->part);
-    if (is_twin(batch->res, row))
+    if (is_twin(batch->held[0], row))
         return twins(intake, in->part, in->off, err);
     if (!from || in->off < from->read_off)
         return true; /* given away, or claimed anew at another position, since it was asked for */
     if (in->off > from->read_off)
         return explain_hole(intake, partitions, from, in->off, err);
-    in->has_origin_id = !PQgetisnull(batch->res, row, 3);
+    in->has_origin_id = !PQgetisnull(batch->held[0], row, 3);
     if (in->has_origin_id)
-        memcpy(in->origin_id.b, PQgetvalue(batch->res, row, 3), sizeof(in->origin_id.b));
-    if (!intake_content(batch->res, row, 4, &batch->arena, in))
+        memcpy(in->origin_id.b, PQgetvalue(batch->held[0], row, 3), sizeof(in->origin_id.b));
+    if (!intake_content(batch->held[0], row, 4, &batch->arena, in))
         in->header_count = 0; /* nothing can be read from it: foreign, by its missing id */
     incoming_decode(in, &batch->arena);
     from->read_off++;
@@ -338,31 +372,46 @@ read_row(struct intake *intake, struct intake_batch *batch, int row, struct part
     return true;
 }
 
-bool
-intake_take(struct intake *intake, struct partitions *partitions, struct intake_batch *ret,
+static void
+clear(void *res)
+{
+    PQclear(res);
+}
+
+static bool
+intake_take(struct source *s, struct partitions *partitions, struct source_batch *ret,
             struct error *err)
 {
-    PR_CHECK(intake->asked);
-    intake->asked = false;
-    intake_batch_release(ret);
-    if (!pgconn_receive(intake->conn, &ret->res, err))
+    struct intake *intake = of(s);
+    PGresult *res = NULL;
+
+    PR_CHECK(intake->base.asked);
+    intake->base.asked = false;
+    source_batch_release(ret);
+    if (!pgconn_receive(intake->conn, &res, err))
         return false;
-    int rows = PQntuples(ret->res);
+    ret->let_go = clear;
+    ret->held = arena_alloc(&ret->arena, sizeof(*ret->held));
+    ret->held[ret->held_count++] = res;
+    int rows = PQntuples(res);
     ret->items = arena_alloc(&ret->arena, sizeof(*ret->items) * (size_t) rows + 1);
     for (int row = 0; row < rows && row < intake->limit; row++)
         if (!read_row(intake, ret, row, partitions, err))
             return false;
-    if (rows > intake->limit && is_twin(ret->res, intake->limit))
-        return twins(intake, (int32_t) pgresult_binary_i64(ret->res, intake->limit, 0),
-                     pgresult_binary_i64(ret->res, intake->limit, 1), err);
+    if (rows > intake->limit && is_twin(res, intake->limit))
+        return twins(intake, (int32_t) pgresult_binary_i64(res, intake->limit, 0),
+                     pgresult_binary_i64(res, intake->limit, 1), err);
     return true;
 }
 
-void
-intake_batch_release(struct intake_batch *batch)
-{
-    PQclear(batch->res);
-    batch->res = NULL;
-    batch->count = 0;
-    arena_reset(&batch->arena);
-}
+const struct source_ops source_postgres = {
+    .open = intake_open,
+    .close = intake_close,
+    .ok = intake_ok,
+    .stop_on = intake_stop_on,
+    .bounds = intake_bounds,
+    .find_time = intake_find_time,
+    .check = intake_check,
+    .ask = intake_ask,
+    .take = intake_take,
+};

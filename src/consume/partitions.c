@@ -40,7 +40,7 @@ static const struct pgstmt stmt_claim = {
     "WITH c AS (SELECT source, topic, part FROM postrider.consumer_partition"
     "   WHERE consumer = $1::smallint AND source = $3::text AND topic = $4::text"
     "     AND (lease_until < clock_timestamp() OR owner = $2::uuid)"
-    "     AND NOT part = ANY($7::int[])"
+    "     AND NOT part = ANY($7::int[]) AND ($8::int[] IS NULL OR part = ANY($8::int[]))"
     "   ORDER BY random() LIMIT $6::bigint FOR UPDATE SKIP LOCKED)"
     " UPDATE postrider.consumer_partition p SET owner = $2::uuid, epoch = p.epoch + 1,"
     "   lease_until = clock_timestamp() + $5::bigint * interval '1 microsecond'"
@@ -76,7 +76,10 @@ void
 partitions_release(struct partitions *p)
 {
     free(p->list);
+    free(p->wanted);
     p->list = NULL;
+    p->wanted = NULL;
+    p->wanted_count = 0;
     p->count = p->cap = 0;
 }
 
@@ -107,7 +110,7 @@ partitions_find(struct partitions *p, int32_t part)
 
 bool
 partitions_create(struct partitions *p, struct pgconn *conn, const struct partition_bounds *bounds,
-                  int count, enum start_at start, struct error *err)
+                  int count, struct error *err)
 {
     struct arena arena = {0};
     struct pgparams params = {.arena = &arena};
@@ -117,7 +120,7 @@ partitions_create(struct partitions *p, struct pgconn *conn, const struct partit
     pgarray_start(&offs, PG_INT8);
     for (int i = 0; i < count; i++) {
         pgarray_i32(&parts, bounds[i].part);
-        pgarray_i64(&offs, start == START_NOW ? bounds[i].next_off : bounds[i].first_off);
+        pgarray_i64(&offs, bounds[i].start_off);
     }
     pgparams_i16(&params, p->consumer);
     pgparams_text(&params, p->source);
@@ -245,7 +248,7 @@ claim(struct partitions *p, struct pgconn *conn, int at_most, bool *ret_claimed,
 {
     struct arena arena = {0};
     struct pgparams params = {.arena = &arena};
-    struct pgarray mine = {0};
+    struct pgarray mine = {0}, wanted = {0};
     PGresult *res;
     int64_t asked_at = clock_mono_us();
     bool first = p->count == 0;
@@ -257,6 +260,13 @@ claim(struct partitions *p, struct pgconn *conn, int at_most, bool *ret_claimed,
     pgparams_i64(&params, p->lease_us);
     pgparams_i64(&params, at_most);
     pgparams_array(&params, &mine);
+    pgarray_start(&wanted, PG_INT4);
+    for (int i = 0; i < p->wanted_count; i++)
+        pgarray_i32(&wanted, p->wanted[i]);
+    if (p->grouped)
+        pgparams_array(&params, &wanted);
+    else
+        pgparams_text(&params, NULL);
     bool ok = pgconn_query(conn, &stmt_claim, &params, &res, err);
     if (ok && PQntuples(res) > 0) {
         take_claimed(p, res);
@@ -270,6 +280,7 @@ claim(struct partitions *p, struct pgconn *conn, int at_most, bool *ret_claimed,
     if (ok)
         PQclear(res);
     pgarray_release(&mine);
+    pgarray_release(&wanted);
     arena_release(&arena);
     return ok;
 }
@@ -314,6 +325,30 @@ say_alive(struct partitions *p, struct pgconn *conn, const char *host, int *ret_
     return ok;
 }
 
+static bool
+is_wanted(const struct partitions *p, int32_t part)
+{
+    for (int i = 0; i < p->wanted_count; i++)
+        if (p->wanted[i] == part)
+            return true;
+    return false;
+}
+
+/* What the group has given to others goes to the end of the list; returns how many stay. */
+static int
+sort_out(struct partitions *p)
+{
+    int kept = 0;
+
+    for (int i = 0; i < p->count; i++)
+        if (is_wanted(p, p->list[i].part)) {
+            struct partition swap = p->list[kept];
+            p->list[kept++] = p->list[i];
+            p->list[i] = swap;
+        }
+    return kept;
+}
+
 bool
 partitions_keep(struct partitions *p, struct pgconn *conn, const char *host, bool *ret_claimed,
                 struct error *err)
@@ -326,15 +361,19 @@ partitions_keep(struct partitions *p, struct pgconn *conn, const char *host, boo
     if (!renew(p, conn, err) || !say_alive(p, conn, host, &live, err))
         return false;
     share = live > 1 ? (p->total + live - 1) / live : p->total;
-    if (p->count > share && !run_on_last(p, conn, &stmt_give, p->count - share, false, err))
+    int keep = p->grouped ? sort_out(p) : share;
+    if (p->grouped)
+        share = p->wanted_count;
+    if (p->count > keep && !run_on_last(p, conn, &stmt_give, p->count - keep, false, err))
         return false;
     if (p->count < share && !claim(p, conn, share - p->count, ret_claimed, err))
         return false;
     /* Partitions still wanted are asked for sooner: a dead owner's come free at their lease's end.
      */
     int64_t wait = p->lease_us * 3 / 10;
-    if (p->count < share && wait > 500000)
-        wait = 500000;
+    int64_t soon = p->grouped ? 100000 : 500000;
+    if (p->count < share && wait > soon)
+        wait = soon;
     p->renew_at_us = clock_mono_us() + wait;
     return true;
 }

@@ -27,7 +27,9 @@ struct partition {
     int64_t read_off; /* read up to here */
     struct uuid last_id;
     bool full;        /* not to be read: limits.h */
+    bool paused;      /* the source knows it */
     bool has_last_id; /* of the message at next_off - 1 */
+    bool verify;      /* that message is read once more, and must be the same */
 };
 
 /* What the log says about one partition. */
@@ -35,6 +37,7 @@ struct partition_bounds {
     int32_t part;
     int64_t first_off;
     int64_t next_off;
+    int64_t start_off; /* where a consumer without a position begins */
 };
 
 struct partitions {
@@ -48,7 +51,10 @@ struct partitions {
     int total;           /* partitions of the topic */
     int64_t deadline_us; /* nothing may be applied after it */
     int64_t renew_at_us; /* next partitions_keep() that does something */
-    int64_t changes;     /* claimed or lost since the start, for metrics */
+    bool grouped;        /* a group tells which may be claimed: these */
+    int32_t *wanted;
+    int wanted_count;
+    int64_t changes; /* claimed or lost since the start, for metrics */
 };
 
 void partitions_init(struct partitions *p, const char *topic, int64_t lease_us);
@@ -56,7 +62,7 @@ void partitions_release(struct partitions *p);
 
 /* Makes the rows of partitions that have none, at the start position. */
 bool partitions_create(struct partitions *p, struct pgconn *conn,
-                       const struct partition_bounds *bounds, int count, enum start_at start,
+                       const struct partition_bounds *bounds, int count,
                        struct error *err) PR_MUSTCHECK;
 
 /*

@@ -268,9 +268,16 @@ set_begin(struct reconciling *r, const PGresult *res)
 {
     int64_t floor = pgresult_i64(res, 0, 1), made = pgresult_i64(res, 0, 2);
     const char *first = pgresult_str(res, 0, 3);
-    bool now = r->consumer->start == START_NOW;
-    /* It began with what the log had then, or with what came then. */
+    enum start_at start;
+    int64_t start_us;
+
+    PR_CHECK(start_parse(r->consumer->start, &start, &start_us)); /* it was checked */
+    bool now = start == START_NOW;
+    /* It began with what the log had then, with what came then, or at a moment. */
     int64_t begun = now ? made : made - r->consumer->destination->retention_us / 1000;
+
+    if (start == START_TIME && begun < start_us / 1000)
+        begun = start_us / 1000;
 
     if (now && (!first || id_ms(first) > begun))
         begun = first ? id_ms(first) : clock_wall_us() / 1000;

@@ -97,15 +97,15 @@ is_about_the_event(rd_kafka_resp_err_t code)
 }
 
 bool
-kafka_error(const struct kafka *k, rd_kafka_resp_err_t code, const char *doing, const char *reason,
-            struct error *err)
+kafka_error(const struct destination_config *d, rd_kafka_resp_err_t code, const char *doing,
+            const char *reason, struct error *err)
 {
     const struct rule *rule = find(code);
     const char *words = reason && *reason ? reason : rd_kafka_err2str(code);
 
     error_set_exit(err, rule ? rule->cls : ERR_UNKNOWN, EXIT_AWAY,
-                   rule ? rule->name : "kafka.error", "destination %s (%s): %s: %s (%s)",
-                   k->config->name, k->config->bootstrap, doing, words, rd_kafka_err2name(code));
+                   rule ? rule->name : "kafka.error", "destination %s (%s): %s: %s (%s)", d->name,
+                   d->bootstrap, doing, words, rd_kafka_err2name(code));
     err->proven = is_about_the_event(code);
     return error_hint(err, "%s", rule ? rule->hint : "see the broker's log");
 }

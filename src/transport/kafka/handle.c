@@ -36,9 +36,9 @@ static const char *const usual[][2] = {
     {"log.connection.close", "false"},
 };
 
-static bool
-set(rd_kafka_conf_t *conf, const char *name, const char *value, const char *where,
-    struct error *err)
+bool
+kafka_set(rd_kafka_conf_t *conf, const char *name, const char *value, const char *where,
+          struct error *err)
 {
     char reason[300];
 
@@ -49,8 +49,8 @@ set(rd_kafka_conf_t *conf, const char *name, const char *value, const char *wher
 }
 
 /* The library's own lines, as ours.  Called from its threads. */
-static void
-on_log(const rd_kafka_t *producer, int level, const char *facility, const char *text)
+void
+kafka_on_log(const rd_kafka_t *producer, int level, const char *facility, const char *text)
 {
     (void) producer;
     if (level <= 4)
@@ -77,20 +77,20 @@ configure(struct kafka *k, rd_kafka_conf_t *conf, struct error *err)
     k->batch_bytes = kafka_least_limit(k);
     snprintf(batch, sizeof(batch), "%lld", (long long) k->batch_bytes);
     for (size_t i = 0; i < PR_LENGTH(usual); i++)
-        if (!set(conf, usual[i][0], usual[i][1], where, err))
+        if (!kafka_set(conf, usual[i][0], usual[i][1], where, err))
             return false;
     snprintf(where, sizeof(where), "destinations.%s.settings", k->config->name);
     for (size_t i = 0; i < k->config->setting_count; i++)
-        if (!set(conf, k->config->settings[i].name, k->config->settings[i].value, where, err))
+        if (!kafka_set(conf, k->config->settings[i].name, k->config->settings[i].value, where, err))
             return false;
     for (size_t i = 0; i < PR_LENGTH(fixed); i++)
-        if (!set(conf, fixed[i][0], fixed[i][1], where, err))
+        if (!kafka_set(conf, fixed[i][0], fixed[i][1], where, err))
             return false;
     rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR);
-    rd_kafka_conf_set_log_cb(conf, on_log);
-    return set(conf, "bootstrap.servers", k->config->bootstrap, where, err) &&
-           set(conf, "client.id", "postrider", where, err) &&
-           set(conf, "batch.size", batch, where, err);
+    rd_kafka_conf_set_log_cb(conf, kafka_on_log);
+    return kafka_set(conf, "bootstrap.servers", k->config->bootstrap, where, err) &&
+           kafka_set(conf, "client.id", "postrider", where, err) &&
+           kafka_set(conf, "batch.size", batch, where, err);
 }
 
 /* Topics are looked at as often as the library does it by itself. */

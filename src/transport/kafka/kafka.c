@@ -156,7 +156,7 @@ note_cause(struct kafka *k, rd_kafka_resp_err_t code, const char *reason)
                   (strcmp(k->cause.code, "kafka.purged") == 0 && cls != ERR_TRANSIENT);
 
     if (better)
-        kafka_error(k, code, "publishing", reason, &k->cause);
+        kafka_error(k->config, code, "publishing", reason, &k->cause);
 }
 
 /* Whether the producer has stopped for good. */
@@ -237,7 +237,7 @@ send_one(struct kafka *k, struct kafka_topic *topic, const struct message *m)
     enum error_class cls = kafka_class(code);
     keep(k, m, cls == ERR_PERMANENT ? cls : ERR_TRANSIENT);
     if (code != RD_KAFKA_RESP_ERR__FATAL)
-        kafka_error(k, code, "sending", NULL, &k->cause);
+        kafka_error(k->config, code, "sending", NULL, &k->cause);
     start_draining(k);
 }
 
@@ -294,7 +294,7 @@ take_error(struct kafka *k, rd_kafka_event_t *event)
     if (code == RD_KAFKA_RESP_ERR__FATAL) {
         start_draining(k);
     } else if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN || k->trouble.code[0] == '\0') {
-        kafka_error(k, code, "waiting for the brokers", rd_kafka_event_error_string(event),
+        kafka_error(k->config, code, "waiting for the brokers", rd_kafka_event_error_string(event),
                     &k->trouble);
     }
 }
@@ -311,7 +311,7 @@ kafka_no_answer(struct kafka *k, rd_kafka_resp_err_t code, const char *doing, st
         rd_kafka_event_destroy(event);
     }
     if (k->trouble.code[0] == '\0')
-        return kafka_error(k, code, doing, NULL, err);
+        return kafka_error(k->config, code, doing, NULL, err);
     *err = k->trouble;
     return false;
 }

@@ -61,13 +61,17 @@ struct kafka {
 /* errors.c: the class of a message's failure by itself. */
 enum error_class kafka_class(rd_kafka_resp_err_t code);
 /* Fills err for a failure while `doing`; false. */
-bool kafka_error(const struct kafka *k, rd_kafka_resp_err_t code, const char *doing,
+bool kafka_error(const struct destination_config *d, rd_kafka_resp_err_t code, const char *doing,
                  const char *reason, struct error *err);
 /* The same for a request without an answer: what the library has said meanwhile tells more. */
 bool kafka_no_answer(struct kafka *k, rd_kafka_resp_err_t code, const char *doing,
                      struct error *err);
 
 /* handle.c */
+/* One of librdkafka's settings; `where` names its place in the configuration. */
+bool kafka_set(rd_kafka_conf_t *conf, const char *name, const char *value, const char *where,
+               struct error *err) PR_MUSTCHECK;
+void kafka_on_log(const rd_kafka_t *client, int level, const char *facility, const char *text);
 /* Bytes of a batch that every known topic takes. */
 int64_t kafka_least_limit(const struct kafka *k);
 bool kafka_handle_open(struct kafka *k, struct error *err) PR_MUSTCHECK;

@@ -210,7 +210,7 @@ read_metadata(struct kafka *k, rd_kafka_topic_t *handle, int timeout_ms, int *re
     if (!ok) {
         char doing[320];
         snprintf(doing, sizeof(doing), "topic %s", name);
-        kafka_error(k, code, doing, NULL, err);
+        kafka_error(k->config, code, doing, NULL, err);
     } else {
         *ret_partitions = metadata->topics[0].partition_cnt;
         *ret_replicas = *ret_partitions > 0 ? metadata->topics[0].partitions[0].replica_cnt : 0;
@@ -269,8 +269,8 @@ kafka_topic_open(struct kafka *k, const char *name, int *partitions, struct erro
     int has = 0, replicas = 0;
 
     if (!is_possible(name))
-        return kafka_error(k, RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION, "the topic's name is impossible",
-                           NULL, err);
+        return kafka_error(k->config, RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION,
+                           "the topic's name is impossible", NULL, err);
     struct kafka_topic *topic = remember(k, name);
     if (!read_metadata(k, topic->handle, ASK_MS, &has, &replicas, err))
         return false;

@@ -1,0 +1,89 @@
+#include "core/timetext.h"
+
+#include <string.h>
+#include <time.h>
+
+/* `count` digits as a number; -1 if they are not there. */
+static int
+digits(const char **at, int count)
+{
+    int value = 0;
+
+    for (int i = 0; i < count; i++, (*at)++) {
+        if (**at < '0' || **at > '9')
+            return -1;
+        value = value * 10 + (**at - '0');
+    }
+    return value;
+}
+
+static bool
+skip(const char **at, char c)
+{
+    if (**at != c)
+        return false;
+    (*at)++;
+    return true;
+}
+
+/* "Z" or "+02:00", in seconds east of UTC. */
+static bool
+zone_from(const char **at, int *ret)
+{
+    int sign = **at == '-' ? -1 : 1;
+
+    *ret = 0;
+    if (skip(at, 'Z'))
+        return true;
+    if (!skip(at, '+') && !skip(at, '-'))
+        return false;
+    int hours = digits(at, 2);
+    if (hours < 0 || hours > 15 || !skip(at, ':'))
+        return false;
+    int minutes = digits(at, 2);
+    *ret = sign * (hours * 3600 + minutes * 60);
+    return minutes >= 0 && minutes < 60;
+}
+
+static int
+fraction_us(const char **at)
+{
+    int us = 0, scale = 100000;
+
+    for (; **at >= '0' && **at <= '9'; (*at)++, scale /= 10)
+        us += (**at - '0') * scale; /* digits beyond the sixth count as nothing */
+    return us;
+}
+
+bool
+time_parse(const char *text, int64_t *ret_us)
+{
+    const char *at = text;
+    struct tm tm = {0}, back;
+    int zone;
+
+    if (!text)
+        return false;
+    if (strcmp(text, "infinity") == 0 || strcmp(text, "-infinity") == 0) {
+        *ret_us = *text == '-' ? INT64_MIN : INT64_MAX;
+        return true;
+    }
+    int year = digits(&at, 4);
+    tm.tm_year = year - 1900;
+    bool ok = year >= 0 && skip(&at, '-') && (tm.tm_mon = digits(&at, 2) - 1) >= 0 &&
+              skip(&at, '-') && (tm.tm_mday = digits(&at, 2)) > 0 &&
+              (skip(&at, 'T') || skip(&at, ' ')) && (tm.tm_hour = digits(&at, 2)) >= 0 &&
+              skip(&at, ':') && (tm.tm_min = digits(&at, 2)) >= 0 && skip(&at, ':') &&
+              (tm.tm_sec = digits(&at, 2)) >= 0;
+    if (!ok || tm.tm_hour > 23 || tm.tm_min > 59 || tm.tm_sec > 60)
+        return false;
+    int us = skip(&at, '.') ? fraction_us(&at) : 0;
+    if (!zone_from(&at, &zone) || *at)
+        return false;
+    back = tm;
+    time_t seconds = timegm(&back);
+    if (back.tm_mon != tm.tm_mon && tm.tm_sec < 60)
+        return false; /* 31 February */
+    *ret_us = ((int64_t) seconds - zone) * 1000000 + us;
+    return true;
+}
