@@ -150,7 +150,11 @@ start_parse(const char *text, enum start_at *ret, int64_t *ret_us)
     if (strcmp(text, "latest") == 0 || strcmp(text, "now") == 0)
         return true;
     *ret = START_TIME;
-    return time_parse(text, ret_us) && *ret_us >= 0 && *ret_us < INT64_MAX;
+    if (!time_parse(text, ret_us) || *ret_us < -EPOCH_2000_S * 1000000 ||
+        *ret_us > INT64_MAX - EPOCH_2000_S * 1000000)
+        return false;
+    *ret_us += EPOCH_2000_S * 1000000;
+    return true;
 }
 
 /* A first start that nobody thought about either loses the backlog or repeats a topic's life. */

@@ -96,7 +96,7 @@ why_foreign(struct incoming *in, struct arena *arena)
                  in->prev >= in->version))
         return "postrider-prev is no number below the version";
     in->occurred_at = text_header(in, "postrider-occurred-at", arena);
-    if (!time_parse(in->occurred_at, &in->occurred_at_us))
+    if (!time_parse(in->occurred_at, &in->occurred_at_pg))
         return "postrider-occurred-at is missing, or no time like 2026-12-01T05:34:30.123456Z";
     return NULL;
 }

@@ -43,7 +43,7 @@ struct incoming {
     int64_t version;
     int64_t prev; /* -1: the relay stamped none */
     const char *occurred_at;
-    int64_t occurred_at_us;   /* since 1970; INT64_MIN and INT64_MAX are the infinities */
+    int64_t occurred_at_pg;   /* since 2000; INT64_MIN and INT64_MAX are the infinities */
     const char *content_type; /* NULL: none */
     unsigned char digest[DIGEST_BYTES];
 };

@@ -148,13 +148,6 @@ field_headers(struct strbuf *out, const struct incoming *in)
     pgarray_release(&values);
 }
 
-/* Infinities have the same numbers in both. */
-static int64_t
-pg_time(int64_t us)
-{
-    return us == INT64_MIN || us == INT64_MAX ? us : us - PG_EPOCH_US;
-}
-
 /* One postrider.parked_entry in binary form; the fields are those of the type, in its order. */
 static void
 add_entry(const struct applier *a, const struct work *work, struct arena *arena, struct strbuf *out)
@@ -177,7 +170,7 @@ add_entry(const struct applier *a, const struct work *work, struct arena *arena,
     field_i64(out, PG_INT8, !event, in->version);
     field_i64(out, PG_INT8, !event || in->prev < 0, in->prev);
     field_text(out, event ? in->event_type : NULL);
-    field_i64(out, PG_TIMESTAMPTZ, !event, pg_time(in->occurred_at_us));
+    field_i64(out, PG_TIMESTAMPTZ, !event, in->occurred_at_pg);
     field_text(out, in->source);
     field_text(out, in->topic);
     field_i32(out, in->part);
@@ -443,7 +436,7 @@ adopt(struct applier *a, struct claimed *it, bool *ret_gone, struct error *err)
         pgparams_i64(&p, in->prev);
     else
         pgparams_text(&p, NULL);
-    pgparams_i64(&p, pg_time(in->occurred_at_us));
+    pgparams_i64(&p, in->occurred_at_pg);
     if (!pgconn_query(a->conn, &stmt_adopt, &p, &res, err))
         return false;
     it->work.decision = PQntuples(res) == 1 ? *PQgetvalue(res, 0, 0) : 0;

@@ -10,6 +10,9 @@
 #include "metrics/health.h"
 #include "metrics/metrics.h"
 #include "metrics/presence.h"
+#include "pg/pgparams.h"
+
+static const int64_t CENTURY_US = 36525LL * 86400 * 1000000;
 
 struct consumer_state {
     struct metric_set *metrics;
@@ -177,8 +180,10 @@ observe_latency(struct consumer_state *state, const struct incoming *in, int64_t
 {
     if (in->at_us)
         metric_observe(state->metrics, METRIC_CONSUME_LATENCY, now - in->at_us, 1);
-    if (in->occurred_at_us != INT64_MIN && in->occurred_at_us != INT64_MAX)
-        metric_observe(state->metrics, METRIC_WHOLE_LATENCY, now - in->occurred_at_us, 1);
+    /* Within 100 years of 2000, or it is no time to measure from. */
+    if (in->occurred_at_pg > -CENTURY_US && in->occurred_at_pg < CENTURY_US)
+        metric_observe(state->metrics, METRIC_WHOLE_LATENCY,
+                       now - (in->occurred_at_pg + PG_EPOCH_US), 1);
 }
 
 void

@@ -34,16 +34,6 @@ put(char *at, uint32_t value, int digits)
 }
 
 static char *
-put_date(char *at, const struct tm *tm)
-{
-    at = put(at, (uint32_t) tm->tm_year + 1900, 4);
-    *at++ = '-';
-    at = put(at, (uint32_t) tm->tm_mon + 1, 2);
-    *at++ = '-';
-    return put(at, (uint32_t) tm->tm_mday, 2);
-}
-
-static char *
 put_time(char *at, const struct tm *tm)
 {
     at = put(at, (uint32_t) tm->tm_hour, 2);
@@ -53,27 +43,43 @@ put_time(char *at, const struct tm *tm)
     return put(at, (uint32_t) tm->tm_sec, 2);
 }
 
+static char *
+put_date(char *at, const struct tm *tm)
+{
+    int64_t year = (int64_t) tm->tm_year + 1900;
+
+    if (year >= 0 && year <= 9999)
+        at = put(at, (uint32_t) year, 4);
+    else
+        at += sprintf(at, "%+05lld", (long long) year);
+    *at++ = '-';
+    at = put(at, (uint32_t) tm->tm_mon + 1, 2);
+    *at++ = '-';
+    return put(at, (uint32_t) tm->tm_mday, 2);
+}
+
 /* Written by hand since every message has a time: the library takes several times as long. */
 void
-clock_format(int64_t wall_us, char *text, size_t size)
+clock_format_seconds(int64_t seconds, int64_t us, char *text)
 {
-    int64_t fraction = (wall_us % 1000000 + 1000000) % 1000000;
-    time_t seconds = (time_t) ((wall_us - fraction) / 1000000);
+    time_t whole = (time_t) seconds;
     struct tm tm;
     char *at;
 
-    gmtime_r(&seconds, &tm);
-    if (tm.tm_year < -1900 || tm.tm_year > 9999 - 1900) {
-        char date[40];
-        strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
-        snprintf(text, size, "%s.%06dZ", date, (int) fraction);
-        return;
-    }
+    gmtime_r(&whole, &tm);
     at = put_date(text, &tm);
     *at++ = 'T';
     at = put_time(at, &tm);
     *at++ = '.';
-    at = put(at, (uint32_t) fraction, 6);
+    at = put(at, (uint32_t) us, 6);
     *at++ = 'Z';
     *at = '\0';
+}
+
+void
+clock_format(int64_t wall_us, char *text)
+{
+    int64_t us = (wall_us % 1000000 + 1000000) % 1000000;
+
+    clock_format_seconds(wall_us / 1000000 - (wall_us % 1000000 < 0), us, text);
 }

@@ -17,7 +17,13 @@
 int64_t clock_mono_us(void); /* since some point before the process started */
 int64_t clock_wall_us(void); /* since 1970-01-01 UTC */
 
-/* "2026-12-01T05:34:30.123456Z"; `text` has at least 28 bytes. */
-void clock_format(int64_t wall_us, char *text, size_t size);
+/*
+ * "2026-12-01T05:34:30.123456Z"; `text` has at least CLOCK_TEXT bytes.  Years before 0 or after
+ * 9999 have a sign and at least four digits, as ISO 8601 expands them: "-0043-03-15T…".
+ */
+enum { CLOCK_TEXT = 40 };
+void clock_format(int64_t wall_us, char *text);
+void clock_format_seconds(int64_t seconds, int64_t us,
+                          char *text); /* since 1970, and 0 ≤ us < 1000000 */
 
 #endif

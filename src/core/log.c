@@ -107,11 +107,11 @@ void
 log_write(enum log_level level, const char *event, const struct log_field *fields)
 {
     struct strbuf line = {0};
-    char when[32];
+    char when[CLOCK_TEXT];
 
     if (level < least_level)
         return;
-    clock_format(clock_wall_us(), when, sizeof(when));
+    clock_format(clock_wall_us(), when);
     if (line_format == LOG_JSON)
         format_json(&line, when, level, event, fields);
     else

@@ -3,6 +3,10 @@
 #include <string.h>
 #include <time.h>
 
+/* What PostgreSQL can store, in microseconds since 2000. */
+static const int64_t FIRST = -211813488000000000; /* 4714-11-24 BC */
+static const int64_t END = 9223371331200000000;   /* 294277-01-01, not a time any more */
+
 /* `count` digits as a number; -1 if they are not there. */
 static int
 digits(const char **at, int count)
@@ -55,8 +59,45 @@ fraction_us(const char **at)
     return us;
 }
 
+/* Four digits, or a sign and four to six, as ISO 8601 expands them. */
+static bool
+year_from(const char **at, int *ret)
+{
+    bool before = **at == '-', expanded = before || **at == '+';
+
+    *at += expanded;
+    *ret = digits(at, 4);
+    if (*ret < 0)
+        return false;
+    for (int more = 0; expanded && more < 2 && **at >= '0' && **at <= '9'; more++)
+        *ret = *ret * 10 + digits(at, 1);
+    if (before)
+        *ret = -*ret;
+    return true;
+}
+
+static bool
+date_from(const char **at, struct tm *tm)
+{
+    int year;
+
+    if (!year_from(at, &year))
+        return false;
+    tm->tm_year = year - 1900;
+    return skip(at, '-') && (tm->tm_mon = digits(at, 2) - 1) >= 0 && skip(at, '-') &&
+           (tm->tm_mday = digits(at, 2)) > 0;
+}
+
+static bool
+clock_from(const char **at, struct tm *tm)
+{
+    return (tm->tm_hour = digits(at, 2)) >= 0 && tm->tm_hour <= 23 && skip(at, ':') &&
+           (tm->tm_min = digits(at, 2)) >= 0 && tm->tm_min <= 59 && skip(at, ':') &&
+           (tm->tm_sec = digits(at, 2)) >= 0 && tm->tm_sec <= 60;
+}
+
 bool
-time_parse(const char *text, int64_t *ret_us)
+time_parse(const char *text, int64_t *ret_pg)
 {
     const char *at = text;
     struct tm tm = {0}, back;
@@ -65,25 +106,20 @@ time_parse(const char *text, int64_t *ret_us)
     if (!text)
         return false;
     if (strcmp(text, "infinity") == 0 || strcmp(text, "-infinity") == 0) {
-        *ret_us = *text == '-' ? INT64_MIN : INT64_MAX;
+        *ret_pg = *text == '-' ? INT64_MIN : INT64_MAX;
         return true;
     }
-    int year = digits(&at, 4);
-    tm.tm_year = year - 1900;
-    bool ok = year >= 0 && skip(&at, '-') && (tm.tm_mon = digits(&at, 2) - 1) >= 0 &&
-              skip(&at, '-') && (tm.tm_mday = digits(&at, 2)) > 0 &&
-              (skip(&at, 'T') || skip(&at, ' ')) && (tm.tm_hour = digits(&at, 2)) >= 0 &&
-              skip(&at, ':') && (tm.tm_min = digits(&at, 2)) >= 0 && skip(&at, ':') &&
-              (tm.tm_sec = digits(&at, 2)) >= 0;
-    if (!ok || tm.tm_hour > 23 || tm.tm_min > 59 || tm.tm_sec > 60)
+    if (!date_from(&at, &tm) || !(skip(&at, 'T') || skip(&at, ' ')) || !clock_from(&at, &tm))
         return false;
     int us = skip(&at, '.') ? fraction_us(&at) : 0;
     if (!zone_from(&at, &zone) || *at)
         return false;
     back = tm;
-    time_t seconds = timegm(&back);
+    int64_t seconds = (int64_t) timegm(&back) - zone - EPOCH_2000_S;
     if (back.tm_mon != tm.tm_mon && tm.tm_sec < 60)
         return false; /* 31 February */
-    *ret_us = ((int64_t) seconds - zone) * 1000000 + us;
+    if (seconds < FIRST / 1000000 || seconds >= END / 1000000)
+        return false;
+    *ret_pg = seconds * 1000000 + us;
     return true;
 }

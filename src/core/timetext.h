@@ -9,10 +9,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+static const int64_t EPOCH_2000_S = 946684800; /* since 1970 */
+
 /*
- * RFC 3339 and PostgreSQL's two infinities, as microseconds since 1970 (INT64_MIN and
- * INT64_MAX are the infinities).  False: it is no such text, or NULL.
+ * RFC 3339, years with a sign (ISO 8601, expanded) and PostgreSQL's two infinities.
+ * In microseconds since 2000, as PostgreSQL stores them (INT64_MIN and INT64_MAX are the
+ * infinities): its last years do not fit into 64 bits of microseconds since 1970.
+ * False: it is no such text, a time that PostgreSQL cannot store, or NULL.
  */
-bool time_parse(const char *text, int64_t *ret_us);
+bool time_parse(const char *text, int64_t *ret_2000_us);
 
 #endif

@@ -19,32 +19,32 @@
 enum metric_side { METRIC_RELAY, METRIC_CONSUMER, METRIC_RECONCILE, METRIC_CHECK };
 
 enum metric {
-    METRIC_PUBLISHED,         /* relay, counter */
-    METRIC_WINDOWS,           /* relay, counter */
-    METRIC_RELAY_RETRIES,     /* relay, counter by class */
-    METRIC_ORDER_VIOLATIONS,  /* relay, counter */
-    METRIC_ORDER_BREACHES,    /* relay, counter */
-    METRIC_RELAY_DEAD,        /* relay, counter */
-    METRIC_RELAY_HELD,        /* relay, gauge */
-    METRIC_LANES,             /* relay, gauge */
-    METRIC_LEASE_CHANGES,     /* relay, counter */
-    METRIC_RELAY_PENDING,     /* relay, gauge, seconds */
-    METRIC_PUBLISH_LATENCY,   /* relay, histogram, seconds */
-    METRIC_RELAY_STATE,       /* relay, 1 for the state it is in */
-    METRIC_RELAY_QUIET,       /* relay, seconds since progress */
-    METRIC_CONSUMED,          /* consumer, counter by outcome */
-    METRIC_CONSUMER_RETRIES,  /* consumer, counter by class */
-    METRIC_PARKED,            /* consumer, gauge by state */
-    METRIC_PARKED_OLDEST,     /* consumer, gauge by state, seconds */
-    METRIC_PARKED_FULL,       /* consumer, gauge by limit */
-    METRIC_PARTITIONS,        /* consumer, gauge */
-    METRIC_PARTITION_CHANGES, /* consumer, counter */
-    METRIC_LAG,               /* consumer, gauge, messages */
-    METRIC_CONSUMER_PENDING,  /* consumer, gauge, seconds */
-    METRIC_CONSUME_LATENCY,   /* consumer, histogram, seconds */
-    METRIC_WHOLE_LATENCY,     /* consumer, histogram, seconds */
-    METRIC_CONSUMER_STATE,    /* consumer, 1 for the state it is in */
-    METRIC_CONSUMER_QUIET,    /* consumer, seconds since progress */
+    METRIC_PUBLISHED,             /* relay, counter */
+    METRIC_WINDOWS,               /* relay, counter */
+    METRIC_RELAY_RETRIES,         /* relay, counter by class */
+    METRIC_ORDER_VIOLATIONS,      /* relay, counter */
+    METRIC_ORDER_BREACHES,        /* relay, counter */
+    METRIC_RELAY_DEAD,            /* relay, counter */
+    METRIC_RELAY_HELD,            /* relay, gauge */
+    METRIC_LANES,                 /* relay, gauge */
+    METRIC_LEASE_CHANGES,         /* relay, counter */
+    METRIC_RELAY_PENDING,         /* relay, gauge, seconds */
+    METRIC_PUBLISH_LATENCY,       /* relay, histogram, seconds */
+    METRIC_RELAY_STATE,           /* relay, 1 for the state it is in */
+    METRIC_RELAY_QUIET,           /* relay, seconds since progress */
+    METRIC_CONSUMED,              /* consumer, counter by outcome */
+    METRIC_CONSUMER_RETRIES,      /* consumer, counter by class */
+    METRIC_PARKED,                /* consumer, gauge by state */
+    METRIC_PARKED_OLDEST,         /* consumer, gauge by state, seconds */
+    METRIC_PARKED_FULL,           /* consumer, gauge by limit */
+    METRIC_PARTITIONS,            /* consumer, gauge */
+    METRIC_PARTITION_CHANGES,     /* consumer, counter */
+    METRIC_LAG,                   /* consumer, gauge, messages */
+    METRIC_CONSUMER_PENDING,      /* consumer, gauge, seconds */
+    METRIC_CONSUME_LATENCY,       /* consumer, histogram, seconds */
+    METRIC_WHOLE_LATENCY,         /* consumer, histogram, seconds */
+    METRIC_CONSUMER_STATE,        /* consumer, 1 for the state it is in */
+    METRIC_CONSUMER_QUIET,        /* consumer, seconds since progress */
     METRIC_RECONCILE_DIFFERENCES, /* reconcile, gauge by kind */
     METRIC_RECONCILE_AGE,         /* reconcile, age */
     METRIC_CHECK_DIFFERENCES,     /* check, gauge */

@@ -35,7 +35,7 @@ enum pg_type {
 
 enum { PGPARAMS_MAX = 32 };
 
-/* PostgreSQL's times begin in 2000, in microseconds: this many after 1970. */
+/* PostgreSQL's times are microseconds since 2000, which is this many after 1970. */
 static const int64_t PG_EPOCH_US = 946684800LL * 1000000;
 
 struct pgparams {

@@ -6,18 +6,21 @@
 #include <strings.h>
 
 #include "core/clock.h"
+#include "core/timetext.h"
 
 enum { OUR_HEADERS = 12 };
 
-char *
-encode_time(int64_t us, struct arena *arena)
+/* Of microseconds since 2000. */
+static char *
+encode_time(int64_t pg_us, struct arena *arena)
 {
     char *text;
 
-    if (us == INT64_MAX || us == INT64_MIN)
-        return arena_strdup(arena, us == INT64_MAX ? "infinity" : "-infinity");
-    text = arena_alloc(arena, 40);
-    clock_format(us, text, 40);
+    if (pg_us == INT64_MAX || pg_us == INT64_MIN)
+        return arena_strdup(arena, pg_us == INT64_MAX ? "infinity" : "-infinity");
+    text = arena_alloc(arena, CLOCK_TEXT);
+    int64_t us = (pg_us % 1000000 + 1000000) % 1000000;
+    clock_format_seconds((pg_us - us) / 1000000 + EPOCH_2000_S, us, text);
     return text;
 }
 
@@ -139,7 +142,7 @@ add_our_headers(const struct outbox_row *row, const char *relay, int64_t epoch, 
     add_number(ret, list, "postrider-version", row->version, 1, arena);
     if (prev >= 0)
         add_number(ret, list, "postrider-prev", prev, 1, arena);
-    add_header(ret, list, "postrider-occurred-at", encode_time(row->occurred_at_us, arena));
+    add_header(ret, list, "postrider-occurred-at", encode_time(row->occurred_at_pg, arena));
     add_header(ret, list, "postrider-relay", relay);
     add_number(ret, list, "postrider-lane", row->lane, 1, arena);
     add_number(ret, list, "postrider-epoch", epoch, 1, arena);

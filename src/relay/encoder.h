@@ -25,7 +25,4 @@
 bool encode_message(const struct outbox_row *row, const char *relay, int64_t epoch, int64_t prev,
                     struct arena *arena, struct message *ret, struct error *err) PR_MUSTCHECK;
 
-/* "2026-12-01T05:34:30.123456Z", or "infinity" and "-infinity". */
-char *encode_time(int64_t us, struct arena *arena);
-
 #endif

@@ -202,11 +202,11 @@ id_ms(const char *text)
 }
 
 static void
-say_time(int64_t ms, char *text, size_t size)
+say_time(int64_t ms, char *text)
 {
     text[0] = 0;
     if (ms > 0)
-        clock_format(ms * 1000, text, size);
+        clock_format(ms * 1000, text);
 }
 
 /* ------------------------------------------------------------------ connections */
@@ -286,7 +286,7 @@ set_begin(struct reconciling *r, const PGresult *res)
         r->from_ms = floor;
     if (r->from_ms < begun)
         r->from_ms = begun;
-    say_time(r->from_ms, r->report->since, sizeof(r->report->since));
+    say_time(r->from_ms, r->report->since);
 }
 
 static bool
@@ -320,11 +320,20 @@ find_consumer(struct reconciling *r, bool first, struct error *err)
 static bool
 open_all(struct reconciling *r, struct error *err)
 {
+    const struct destination_config *d = r->consumer->destination;
     PGresult *res;
 
+    if (!d->database) {
+        error_set_exit(err, ERR_STOP, EXIT_CONFIG, "reconcile.destination",
+                       "consumer %s reads destination %s, whose transport is %s: what is still on "
+                       "its way can be told of a log in PostgreSQL only",
+                       r->consumer->name, d->name, d->transport);
+        return error_hint(err, "compare what the business owns with a check: "
+                               "docs/guide/reconcile.md");
+    }
     if (!open_outboxes(r, err) || !open_conn(r, r->consumer->database, &r->consumer_conn, err) ||
-        !open_conn(r, r->consumer->destination->database, &r->log_conn, err) ||
-        !find_consumer(r, true, err) || !pgconn_query(r->log_conn, &stmt_log_id, NULL, &res, err))
+        !open_conn(r, d->database, &r->log_conn, err) || !find_consumer(r, true, err) ||
+        !pgconn_query(r->log_conn, &stmt_log_id, NULL, &res, err))
         return false;
     snprintf(r->log_id, sizeof(r->log_id), "%s", PQgetvalue(res, 0, 0));
     PQclear(res);
@@ -675,14 +684,14 @@ walk_outcomes(struct reconciling *r, const char *from_day, const char *to_day, c
 static bool
 find_foreign(struct reconciling *r, struct error *err)
 {
-    char day[32] = "0001-01-01", after[UUID_TEXT];
+    char day[CLOCK_TEXT] = "0001-01-01", after[UUID_TEXT];
     int64_t begin;
 
     if (!find_outbox_begin(r, &begin, err))
         return false;
-    say_time(begin, r->report->foreign, sizeof(r->report->foreign));
+    say_time(begin, r->report->foreign);
     if (begin > 0) {
-        clock_format(begin * 1000, day, sizeof(day));
+        clock_format(begin * 1000, day);
         day[10] = 0;
     }
     id_floor(begin, after);

@@ -11,6 +11,7 @@
 
 #include "config/config.h"
 #include "core/arena.h"
+#include "core/clock.h"
 #include "core/error.h"
 
 enum { RECONCILE_LISTED = 1000 }; /* differences that are named; all are counted */
@@ -42,8 +43,8 @@ struct reconcile_difference {
 
 struct reconcile_report {
     struct arena arena;
-    char since[32];   /* events before this were not looked at; "" : all were */
-    char foreign[32]; /* outcomes of older ids were not looked for in the outbox */
+    char since[CLOCK_TEXT];   /* events before this were not looked at; "" : all were */
+    char foreign[CLOCK_TEXT]; /* outcomes of older ids were not looked for in the outbox */
     int64_t published, pending, held, given_up; /* by the relays' word, of the consumer's topic */
     int64_t in_flight;                          /* published, and the consumer is not there yet */
     int64_t outcomes[RECONCILE_OUTCOMES];       /* of published events */

@@ -12,9 +12,6 @@
 #define BYTE_BUDGET "8388608"
 _Static_assert(WINDOW_BYTES == 8388608, "the two are one");
 
-/* Seconds from PostgreSQL's epoch (2000-01-01) back to ours. */
-static const int64_t epoch_shift_us = 946684800LL * 1000000;
-
 const char *const window_setup[] = {
     /* With generic plans and no other way to scan, a plan cannot turn bad as the table grows. */
     "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = "
@@ -191,12 +188,16 @@ binary_i64(const PGresult *res, int row, int col)
     return (int64_t) bytes_u64(&in);
 }
 
+/* From 1970 to 9999: waiting times are differences, and must not run over. */
 static int64_t
-binary_time(const PGresult *res, int row, int col)
+binary_wall_us(const PGresult *res, int row, int col)
 {
+    static const int64_t year_9999 = 252455616000LL * 1000000;
     int64_t us = binary_i64(res, row, col);
 
-    return us == INT64_MIN || us == INT64_MAX ? us : us + epoch_shift_us;
+    if (us < -PG_EPOCH_US)
+        us = -PG_EPOCH_US;
+    return (us < year_9999 ? us : year_9999) + PG_EPOCH_US;
 }
 
 static const char *
@@ -222,8 +223,8 @@ read_row(const PGresult *res, int n, struct outbox_row *row)
     row->body_len = (size_t) PQgetlength(res, n, body);
     row->content_type = PQgetvalue(res, n, 9);
     row->headers = text_or_null(res, n, 10);
-    row->occurred_at_us = binary_time(res, n, 11);
-    row->inserted_at_us = binary_time(res, n, 12);
+    row->occurred_at_pg = binary_i64(res, n, 11);
+    row->inserted_at_us = binary_wall_us(res, n, 12);
     row->source_key = NULL;
 }
 

@@ -36,8 +36,9 @@ struct outbox_row {
     size_t body_len;
     const char *content_type;
     const char *headers;    /* JSON object, or NULL */
-    int64_t occurred_at_us; /* since 1970; INT64_MIN and INT64_MAX for the infinities */
-    int64_t inserted_at_us;
+    int64_t occurred_at_pg; /* since 2000; INT64_MIN and INT64_MAX for the infinities */
+    int64_t inserted_at_us; /* since 1970; a column of the user's own that says no such time counts
+                               as its nearest */
     const char *source_key; /* a table of the user's own: its event_id as it stands there */
 };
 
