@@ -1,6 +1,5 @@
 #include "core/clock.h"
 
-#include <stdio.h>
 #include <time.h>
 
 static int64_t
@@ -46,12 +45,12 @@ put_time(char *at, const struct tm *tm)
 static char *
 put_date(char *at, const struct tm *tm)
 {
-    int64_t year = (int64_t) tm->tm_year + 1900;
+    int year = tm->tm_year + 1900;
 
-    if (year >= 0 && year <= 9999)
-        at = put(at, (uint32_t) year, 4);
-    else
-        at += sprintf(at, "%+05lld", (long long) year);
+    if (year < 0 || year > 9999)
+        *at++ = year < 0 ? '-' : '+';
+    year = year < 0 ? -year : year;
+    at = put(at, (uint32_t) year, year > 99999 ? 6 : year > 9999 ? 5 : 4);
     *at++ = '-';
     at = put(at, (uint32_t) tm->tm_mon + 1, 2);
     *at++ = '-';

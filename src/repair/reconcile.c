@@ -235,7 +235,6 @@ open_outboxes(struct reconciling *r, struct error *err)
     const struct config *c = r->config;
     bool any = false;
 
-    r->outboxes = xcalloc(c->outbox_count + 1, sizeof(struct pgconn *));
     for (size_t i = 0; i < c->relay_count; i++) {
         const struct relay_config *relay = &c->relays[i];
         struct pgconn **conn = &r->outboxes[relay->outbox - c->outboxes];
@@ -711,12 +710,13 @@ reconcile_run(const struct config *config, const struct consumer_config *consume
 
     memset(ret, 0, sizeof(*ret));
     r.suspects = xcalloc(SUSPECTS, sizeof(*r.suspects));
+    r.outboxes = xcalloc(config->outbox_count + 1, sizeof(struct pgconn *));
     bool ok = open_all(&r, err);
     for (size_t i = 0; ok && i < config->relay_count; i++)
         if (feeds(&r, &config->relays[i]))
             ok = find_lost(&r, &config->relays[i], err);
     ok = ok && find_foreign(&r, err);
-    for (size_t i = 0; r.outboxes && i < config->outbox_count; i++)
+    for (size_t i = 0; i < config->outbox_count; i++)
         pgconn_close(r.outboxes[i]);
     pgconn_close(r.consumer_conn);
     pgconn_close(r.log_conn);

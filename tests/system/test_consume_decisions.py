@@ -133,7 +133,7 @@ def installed(request, servers):
 def db(installed):
     connection = psycopg2.connect(installed)
     connection.cursor().execute(
-        "TRUNCATE postrider.consumer, postrider.consumer_partition, postrider.consumed, postrider.stream,"
+        "TRUNCATE postrider.consumer, postrider.reconciled, postrider.consumer_partition, postrider.consumed, postrider.stream,"
         " postrider.parked, postrider.attempt RESTART IDENTITY;"
         " SELECT postrider.register_consumer('rewards')")
     connection.commit()
