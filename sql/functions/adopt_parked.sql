@@ -1,12 +1,11 @@
 -- Makes a parked message that was foreign and can be read now the event it is, so that it passes dedupe and
 -- order like any other; a transaction of its own, before consume_parked().
---   p_opens        as of consume_batch(): any or 1
---   p_occurred_us  microseconds since 2000; the extremes are the infinities
+--   p_opens  as of consume_batch(): any or 1
 -- Returns a: it is one, and due; d: this event was decided before, the message is gone; c: another has its id, it
 -- is a dead letter; no row: it is not due any more.
 CREATE OR REPLACE FUNCTION postrider.adopt_parked(
     p_consumer smallint, p_parked_id bigint, p_order text, p_opens text, p_event_id uuid, p_digest bytea,
-    p_event_type text, p_type text, p_aggregate text, p_version bigint, p_prev bigint, p_occurred_us bigint
+    p_event_type text, p_type text, p_aggregate text, p_version bigint, p_prev bigint, p_occurred_at timestamptz
 ) RETURNS SETOF "char"
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -45,9 +44,7 @@ BEGIN
     UPDATE postrider.parked p
     SET event_id = p_event_id, digest = p_digest, event_type = p_event_type, aggregate_type = p_type,
         aggregate_id = p_aggregate, version = p_version, prev = p_prev,
-        occurred_at = CASE p_occurred_us WHEN -9223372036854775808 THEN '-infinity'::timestamptz
-            WHEN 9223372036854775807 THEN 'infinity'::timestamptz
-            ELSE '2000-01-01 00:00:00+00'::timestamptz + p_occurred_us * interval '1 microsecond' END,
+        occurred_at = p_occurred_at,
         holds = p_order = 'stream' AND v_known IS NULL,
         class = CASE WHEN v_known IS NULL THEN 'waiting' ELSE 'conflict' END,
         code = CASE WHEN v_known IS NULL THEN 'stream.waiting' ELSE 'stream.conflict' END,
@@ -66,4 +63,4 @@ BEGIN
 END
 $$;
 GRANT EXECUTE ON FUNCTION postrider.adopt_parked(smallint, bigint, text, text, uuid, bytea, text, text, text, bigint,
-    bigint, bigint) TO postrider_consumer;
+    bigint, timestamptz) TO postrider_consumer;

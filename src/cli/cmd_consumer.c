@@ -130,13 +130,11 @@ look_up(struct look *look, struct arena *arena, struct error *err)
     pgparams_text(&partitions, c->name);
     pgparams_text(&partitions, c->topic);
     pgparams_text(&heads, c->topic);
-    if (!c->destination->database) {
-        error_set_exit(err, ERR_PERMANENT, EXIT_REFUSED, "consumer.refused",
-                       "consumer %s reads from Kafka, which this command cannot do yet", c->name);
-        return error_hint(err, "postrider doctor compares its positions with the topic; "
-                               "kafka-consumer-groups.sh shows its lag");
-    }
-    if (!consumers_open(c->database, "consumer list", &look->conn, err) ||
+    if (!consumers_has_log(c,
+                           "postrider doctor compares its positions with the topic; "
+                           "kafka-consumer-groups.sh shows its lag",
+                           err) ||
+        !consumers_open(c->database, "consumer list", &look->conn, err) ||
         !consumers_open(c->destination->database, "consumer list, source", &look->bus, err) ||
         !pgconn_query(look->conn, &stmt_consumer, &state, &look->state, err) ||
         !pgconn_query(look->conn, &stmt_partitions, &partitions, &look->partitions, err) ||

@@ -101,15 +101,12 @@ find_positions(struct rewinding *r, struct arena *arena, struct error *err)
     const struct consumer_config *c = r->consumer;
     struct pgparams p = {.arena = arena};
 
-    if (!c->destination->database) {
-        error_set_exit(err, ERR_PERMANENT, EXIT_REFUSED, "consumer.refused",
-                       "consumer %s reads from Kafka, which this command cannot do yet", c->name);
-        return error_hint(
-            err, "stop the consumer, then UPDATE postrider.consumer_partition SET next_off = "
-                 "OFFSET, last_id = NULL, reread_to = next_off, epoch = epoch + 1 for its topic "
-                 "and part");
-    }
-    if (!consumers_open(c->database, "rewind", &r->conn, err) ||
+    if (!consumers_has_log(c,
+                           "stop the consumer, then UPDATE postrider.consumer_partition SET "
+                           "next_off = OFFSET, last_id = NULL, reread_to = next_off, epoch = epoch "
+                           "+ 1 for its topic and part",
+                           err) ||
+        !consumers_open(c->database, "rewind", &r->conn, err) ||
         !consumers_open(c->destination->database, "rewind, source", &r->bus, err) ||
         !pgconn_query(r->bus, &stmt_source, NULL, &r->source, err))
         return false;

@@ -28,6 +28,16 @@ consumers_open(const char *dsn, const char *purpose, struct pgconn **ret, struct
 }
 
 bool
+consumers_has_log(const struct consumer_config *c, const char *hint, struct error *err)
+{
+    if (c->destination->database)
+        return true;
+    error_set_exit(err, ERR_PERMANENT, EXIT_REFUSED, "consumer.refused",
+                   "consumer %s reads from Kafka, which this command cannot do yet", c->name);
+    return error_hint(err, "%s", hint);
+}
+
+bool
 consumers_refused(const char *consumer, struct error *err)
 {
     if (!pgerror_is(err, "55P03"))

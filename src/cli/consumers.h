@@ -17,6 +17,10 @@ const struct consumer_config *consumers_find(const struct config *config, const 
 bool consumers_open(const char *dsn, const char *purpose, struct pgconn **ret,
                     struct error *err) PR_MUSTCHECK;
 
+/* False, and says so with this hint, of a consumer that reads from Kafka. */
+bool consumers_has_log(const struct consumer_config *c, const char *hint,
+                       struct error *err) PR_MUSTCHECK;
+
 /* What a function of ours said when it waited too long for a lock, in words for an operator. */
 bool consumers_refused(const char *consumer, struct error *err);
 

@@ -150,10 +150,10 @@ start_parse(const char *text, enum start_at *ret, int64_t *ret_us)
     if (strcmp(text, "latest") == 0 || strcmp(text, "now") == 0)
         return true;
     *ret = START_TIME;
-    if (!time_parse(text, ret_us) || *ret_us < -EPOCH_2000_S * 1000000 ||
-        *ret_us > INT64_MAX - EPOCH_2000_S * 1000000)
+    if (!time_parse(text, ret_us) || *ret_us < -EPOCH_2000_US ||
+        *ret_us > INT64_MAX - EPOCH_2000_US)
         return false;
-    *ret_us += EPOCH_2000_S * 1000000;
+    *ret_us += EPOCH_2000_US;
     return true;
 }
 

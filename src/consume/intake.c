@@ -8,6 +8,7 @@
 #include "consume/source.h"
 #include "core/alloc.h"
 #include "core/bytes.h"
+#include "core/timetext.h"
 
 static const struct pgstmt stmt_log = {
     "log_id",
@@ -353,7 +354,7 @@ read_row(struct intake *intake, struct source_batch *batch, int row, struct part
                             .topic = intake->base.config->topic,
                             .part = (int32_t) pgresult_binary_i64(batch->held[0], row, 0),
                             .off = pgresult_binary_i64(batch->held[0], row, 1),
-                            .at_us = pgresult_binary_i64(batch->held[0], row, 2) + PG_EPOCH_US};
+                            .at_us = pgresult_binary_i64(batch->held[0], row, 2) + EPOCH_2000_US};
     from = partitions_find(partitions, in->part);
     if (is_twin(batch->held[0], row))
         return twins(intake, in->part, in->off, err);

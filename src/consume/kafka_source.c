@@ -31,7 +31,7 @@ struct kafka_source {
     struct error trouble; /* what the library last said about the brokers */
 };
 
-static const char *const fixed[][2] = {
+static const struct kafka_default fixed[] = {
     {"enable.auto.commit", "false"},
     {"enable.auto.offset.store", "false"},
     {"auto.offset.reset", "error"},
@@ -41,14 +41,11 @@ static const char *const fixed[][2] = {
     {"enable.partition.eof", "false"},
     {"partition.assignment.strategy", "range,roundrobin"},
 };
-static const char *const usual[][2] = {
-    {"reconnect.backoff.max.ms", "500"},
-    {"fetch.wait.max.ms", "100"},
-    {"queued.max.messages.kbytes", "16384"},
-    {"fetch.error.backoff.ms", "100"},
-    {"socket.keepalive.enable", "true"},
-    {"log.connection.close", "false"},
-    {"topic.metadata.refresh.interval.ms", "5000"},
+static const struct kafka_default usual[] = {
+    {"heartbeat.interval.ms", "1000"}, {"reconnect.backoff.max.ms", "500"},
+    {"fetch.wait.max.ms", "100"},      {"queued.max.messages.kbytes", "16384"},
+    {"fetch.error.backoff.ms", "100"}, {"socket.keepalive.enable", "true"},
+    {"log.connection.close", "false"}, {"topic.metadata.refresh.interval.ms", "5000"},
 };
 
 /* ------------------------------------------------------------------ opening */
@@ -91,32 +88,19 @@ on_rebalance(rd_kafka_t *client, rd_kafka_resp_err_t code, rd_kafka_topic_partit
 static bool
 configure(const struct consumer_config *c, rd_kafka_conf_t *conf, struct error *err)
 {
+    static const struct kafka_defaults defaults = {usual, PR_LENGTH(usual), fixed,
+                                                   PR_LENGTH(fixed)};
     const struct destination_config *d = c->destination;
-    char where[160], session[24];
     int64_t ms = c->lease_us / 1000;
+    char session[24];
 
     snprintf(session, sizeof(session), "%lld",
              (long long) (ms > LEAST_SESSION_MS ? ms : LEAST_SESSION_MS));
-    snprintf(where, sizeof(where), "destinations.%s", d->name);
-    if (!kafka_set(conf, "session.timeout.ms", session, where, err) ||
-        !kafka_set(conf, "heartbeat.interval.ms", "1000", where, err))
-        return false;
-    for (size_t i = 0; i < PR_LENGTH(usual); i++)
-        if (!kafka_set(conf, usual[i][0], usual[i][1], where, err))
-            return false;
-    snprintf(where, sizeof(where), "destinations.%s.settings", d->name);
-    for (size_t i = 0; i < d->setting_count; i++)
-        if (!kafka_set(conf, d->settings[i].name, d->settings[i].value, where, err))
-            return false;
-    for (size_t i = 0; i < PR_LENGTH(fixed); i++)
-        if (!kafka_set(conf, fixed[i][0], fixed[i][1], where, err))
-            return false;
-    rd_kafka_conf_set_log_cb(conf, kafka_on_log);
     rd_kafka_conf_set_error_cb(conf, on_error);
     rd_kafka_conf_set_rebalance_cb(conf, on_rebalance);
-    return kafka_set(conf, "bootstrap.servers", d->bootstrap, where, err) &&
-           kafka_set(conf, "client.id", "postrider", where, err) &&
-           kafka_set(conf, "group.id", c->name, where, err);
+    return kafka_set(conf, "session.timeout.ms", session, d->name, err) &&
+           kafka_configure(conf, d, &defaults, err) &&
+           kafka_set(conf, "group.id", c->name, d->name, err);
 }
 
 static bool

@@ -65,12 +65,11 @@ mark_streams(struct limits *l, struct applier *a, const PGresult *res)
 {
     const struct consumer_config *config = a->config;
     struct partitions *p = &a->partitions;
-    bool was[1024] = {false};
     int64_t parked = 0;
     int row;
 
-    for (int i = 0; i < p->count && i < 1024; i++) {
-        was[i] = p->list[i].full;
+    for (int i = 0; i < p->count; i++) {
+        p->list[i].was_full = p->list[i].full;
         p->list[i].full = false;
     }
     for (row = 0; row < PQntuples(res); row++) {
@@ -80,7 +79,7 @@ mark_streams(struct limits *l, struct applier *a, const PGresult *res)
         struct partition *of = PQgetisnull(res, row, 3)
                                    ? NULL
                                    : partitions_find(p, (int32_t) pgresult_i64(res, row, 3));
-        if (!of || of->full || parked < threshold(config->parked_stream, was[of - p->list]))
+        if (!of || of->full || parked < threshold(config->parked_stream, of->was_full))
             continue;
         of->full = true;
         l->held++;

@@ -31,7 +31,7 @@ static const struct pgstmt stmt_consume = {
 static const struct pgstmt stmt_adopt = {
     "adopt_parked",
     "SELECT postrider.adopt_parked($1::smallint, $2::bigint, $3::text, $4::text, $5::uuid,"
-    " $6::bytea, $7::text, $8::text, $9::text, $10::bigint, $11::bigint, $12::bigint)",
+    " $6::bytea, $7::text, $8::text, $9::text, $10::bigint, $11::bigint, $12::timestamptz)",
 };
 static const struct pgstmt stmt_fail = {
     "fail_parked",
@@ -436,7 +436,7 @@ adopt(struct applier *a, struct claimed *it, bool *ret_gone, struct error *err)
         pgparams_i64(&p, in->prev);
     else
         pgparams_text(&p, NULL);
-    pgparams_i64(&p, in->occurred_at_pg);
+    pgparams_i64(&p, in->occurred_at_pg); /* a timestamptz in binary form */
     if (!pgconn_query(a->conn, &stmt_adopt, &p, &res, err))
         return false;
     it->work.decision = PQntuples(res) == 1 ? *PQgetvalue(res, 0, 0) : 0;

@@ -27,6 +27,7 @@ struct partition {
     int64_t read_off; /* read up to here */
     struct uuid last_id;
     bool full;        /* not to be read: limits.h */
+    bool was_full;    /* when it was last looked at */
     bool paused;      /* the source knows it */
     bool has_last_id; /* of the message at next_off - 1 */
     bool verify;      /* that message is read once more, and must be the same */

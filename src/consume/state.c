@@ -7,10 +7,10 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/timetext.h"
 #include "metrics/health.h"
 #include "metrics/metrics.h"
 #include "metrics/presence.h"
-#include "pg/pgparams.h"
 
 static const int64_t CENTURY_US = 36525LL * 86400 * 1000000;
 
@@ -183,7 +183,7 @@ observe_latency(struct consumer_state *state, const struct incoming *in, int64_t
     /* Within 100 years of 2000, or it is no time to measure from. */
     if (in->occurred_at_pg > -CENTURY_US && in->occurred_at_pg < CENTURY_US)
         metric_observe(state->metrics, METRIC_WHOLE_LATENCY,
-                       now - (in->occurred_at_pg + PG_EPOCH_US), 1);
+                       now - (in->occurred_at_pg + EPOCH_2000_US), 1);
 }
 
 void

@@ -59,9 +59,10 @@ put_date(char *at, const struct tm *tm)
 
 /* Written by hand since every message has a time: the library takes several times as long. */
 void
-clock_format_seconds(int64_t seconds, int64_t us, char *text)
+clock_format_since(int64_t epoch_s, int64_t us, char *text)
 {
-    time_t whole = (time_t) seconds;
+    int64_t fraction = (us % 1000000 + 1000000) % 1000000;
+    time_t whole = (time_t) (epoch_s + (us - fraction) / 1000000);
     struct tm tm;
     char *at;
 
@@ -70,7 +71,7 @@ clock_format_seconds(int64_t seconds, int64_t us, char *text)
     *at++ = 'T';
     at = put_time(at, &tm);
     *at++ = '.';
-    at = put(at, (uint32_t) us, 6);
+    at = put(at, (uint32_t) fraction, 6);
     *at++ = 'Z';
     *at = '\0';
 }
@@ -78,7 +79,5 @@ clock_format_seconds(int64_t seconds, int64_t us, char *text)
 void
 clock_format(int64_t wall_us, char *text)
 {
-    int64_t us = (wall_us % 1000000 + 1000000) % 1000000;
-
-    clock_format_seconds(wall_us / 1000000 - (wall_us % 1000000 < 0), us, text);
+    clock_format_since(0, wall_us, text);
 }

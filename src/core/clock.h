@@ -23,7 +23,7 @@ int64_t clock_wall_us(void); /* since 1970-01-01 UTC */
  */
 enum { CLOCK_TEXT = 40 };
 void clock_format(int64_t wall_us, char *text);
-void clock_format_seconds(int64_t seconds, int64_t us,
-                          char *text); /* since 1970, and 0 ≤ us < 1000000 */
+/* The same of a time that is `us` after `epoch_s`, seconds since 1970. */
+void clock_format_since(int64_t epoch_s, int64_t us, char *text);
 
 #endif

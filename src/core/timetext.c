@@ -97,7 +97,7 @@ clock_from(const char **at, struct tm *tm)
 }
 
 bool
-time_parse(const char *text, int64_t *ret_pg)
+time_parse(const char *text, int64_t *ret_2000_us)
 {
     const char *at = text;
     struct tm tm = {0}, back;
@@ -106,7 +106,7 @@ time_parse(const char *text, int64_t *ret_pg)
     if (!text)
         return false;
     if (strcmp(text, "infinity") == 0 || strcmp(text, "-infinity") == 0) {
-        *ret_pg = *text == '-' ? INT64_MIN : INT64_MAX;
+        *ret_2000_us = *text == '-' ? INT64_MIN : INT64_MAX;
         return true;
     }
     if (!date_from(&at, &tm) || !(skip(&at, 'T') || skip(&at, ' ')) || !clock_from(&at, &tm))
@@ -115,11 +115,11 @@ time_parse(const char *text, int64_t *ret_pg)
     if (!zone_from(&at, &zone) || *at)
         return false;
     back = tm;
-    int64_t seconds = (int64_t) timegm(&back) - zone - EPOCH_2000_S;
+    int64_t seconds = (int64_t) timegm(&back) - zone - EPOCH_2000_US / 1000000;
     if (back.tm_mon != tm.tm_mon && tm.tm_sec < 60)
         return false; /* 31 February */
     if (seconds < FIRST / 1000000 || seconds >= END / 1000000)
         return false;
-    *ret_pg = seconds * 1000000 + us;
+    *ret_2000_us = seconds * 1000000 + us;
     return true;
 }

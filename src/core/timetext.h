@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-static const int64_t EPOCH_2000_S = 946684800; /* since 1970 */
+static const int64_t EPOCH_2000_US = 946684800LL * 1000000; /* since 1970 */
 
 /*
  * RFC 3339, years with a sign (ISO 8601, expanded) and PostgreSQL's two infinities.

@@ -35,9 +35,6 @@ enum pg_type {
 
 enum { PGPARAMS_MAX = 32 };
 
-/* PostgreSQL's times are microseconds since 2000, which is this many after 1970. */
-static const int64_t PG_EPOCH_US = 946684800LL * 1000000;
-
 struct pgparams {
     struct arena *arena;
     bool binary_result;

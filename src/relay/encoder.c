@@ -19,8 +19,7 @@ encode_time(int64_t pg_us, struct arena *arena)
     if (pg_us == INT64_MAX || pg_us == INT64_MIN)
         return arena_strdup(arena, pg_us == INT64_MAX ? "infinity" : "-infinity");
     text = arena_alloc(arena, CLOCK_TEXT);
-    int64_t us = (pg_us % 1000000 + 1000000) % 1000000;
-    clock_format_seconds((pg_us - us) / 1000000 + EPOCH_2000_S, us, text);
+    clock_format_since(EPOCH_2000_US / 1000000, pg_us, text);
     return text;
 }
 

@@ -16,10 +16,7 @@ static const struct pgstmt stmt_park = {
     "   source)"
     "  VALUES ('relay', $1::smallint, $2::smallint, $3::bigint, $4::text, $5::text, $6::text,"
     "   $7::text, $8::int, $9::text, $10::uuid, $11::bytea, $12::text, $13::text, $14::bigint,"
-    "   $15::text, CASE $16::bigint WHEN -9223372036854775808 THEN '-infinity'::timestamptz"
-    "    WHEN 9223372036854775807 THEN 'infinity' ELSE '2000-01-01 00:00:00+00'::timestamptz"
-    "    + $16::bigint * interval '1 microsecond' END, $17::bytea, $18::text, $19::int, "
-    "$20::text[], $21::bytea[],"
+    "   $15::text, $16::timestamptz, $17::bytea, $18::text, $19::int, $20::text[], $21::bytea[],"
     "   $22::bytea, $23::text, $24::text)"
     "  ON CONFLICT (side, reader, event_id, digest) DO UPDATE SET state = excluded.state,"
     "   holds = true, class = excluded.class, code = excluded.code, message = excluded.message,"
@@ -91,7 +88,7 @@ add_row(struct pgparams *q, const struct publisher *p, const struct batch *batch
     pgparams_text(q, row->aggregate_id);
     pgparams_i64(q, row->version);
     pgparams_text(q, row->event_type);
-    pgparams_i64(q, row->occurred_at_pg);
+    pgparams_i64(q, row->occurred_at_pg); /* a timestamptz in binary form */
     pgparams_bytes(q, m->key.data, m->key.len);
     pgparams_text(q, m->topic);
     pgparams_i32(q, m->part);

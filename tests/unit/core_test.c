@@ -164,7 +164,7 @@ times_are_written_in_utc(void **state)
     assert_string_equal(text, "0001-01-01T00:00:00.000000Z");
     clock_format(253402300800000000, text);
     assert_string_equal(text, "+10000-01-01T00:00:00.000000Z");
-    clock_format_seconds(-63549360000, 0, text);
+    clock_format_since(-63549360000, 0, text);
     assert_string_equal(text, "-0044-03-15T00:00:00.000000Z");
 }
 

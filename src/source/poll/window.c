@@ -6,6 +6,7 @@
 
 #include "core/bytes.h"
 #include "core/strbuf.h"
+#include "core/timetext.h"
 #include "pg/pgerror.h"
 
 /* Payload bytes read at once, as stored; whatever is in one row is always read. */
@@ -195,9 +196,9 @@ binary_wall_us(const PGresult *res, int row, int col)
     static const int64_t year_9999 = 252455616000LL * 1000000;
     int64_t us = binary_i64(res, row, col);
 
-    if (us < -PG_EPOCH_US)
-        us = -PG_EPOCH_US;
-    return (us < year_9999 ? us : year_9999) + PG_EPOCH_US;
+    if (us < -EPOCH_2000_US)
+        us = -EPOCH_2000_US;
+    return (us < year_9999 ? us : year_9999) + EPOCH_2000_US;
 }
 
 static const char *

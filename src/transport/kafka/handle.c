@@ -12,7 +12,7 @@
  * gapless does not cover.  Each of them is refused in the configuration: what is given there
  * is never overruled in silence.
  */
-static const char *const fixed[][2] = {
+static const struct kafka_default fixed[] = {
     {"enable.idempotence", "true"},
     {"enable.gapless.guarantee", "true"},
     {"message.timeout.ms", "0"},
@@ -27,7 +27,7 @@ static const char *const fixed[][2] = {
  * What may be set otherwise.  reconnect.backoff.max.ms: with the default of ten seconds, a
  * broker that is back stays unused for as long.
  */
-static const char *const usual[][2] = {
+static const struct kafka_default usual[] = {
     {"linger.ms", "2"},
     {"batch.num.messages", "10000"},
     {"reconnect.backoff.max.ms", "500"},
@@ -49,12 +49,41 @@ kafka_set(rd_kafka_conf_t *conf, const char *name, const char *value, const char
 }
 
 /* The library's own lines, as ours.  Called from its threads. */
-void
-kafka_on_log(const rd_kafka_t *producer, int level, const char *facility, const char *text)
+static void
+on_log(const rd_kafka_t *producer, int level, const char *facility, const char *text)
 {
     (void) producer;
     if (level <= 4)
         log_debug("kafka.library", F_STR("facility", facility), F_STR("message", text));
+}
+
+static bool
+set_all(rd_kafka_conf_t *conf, const struct kafka_default *settings, size_t count,
+        const char *where, struct error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!kafka_set(conf, settings[i].name, settings[i].value, where, err))
+            return false;
+    return true;
+}
+
+bool
+kafka_configure(rd_kafka_conf_t *conf, const struct destination_config *d,
+                const struct kafka_defaults *defaults, struct error *err)
+{
+    char where[160], own[180];
+
+    snprintf(where, sizeof(where), "destinations.%s", d->name);
+    snprintf(own, sizeof(own), "%s.settings", where);
+    if (!set_all(conf, defaults->usual, defaults->usual_count, where, err))
+        return false;
+    for (size_t i = 0; i < d->setting_count; i++)
+        if (!kafka_set(conf, d->settings[i].name, d->settings[i].value, own, err))
+            return false;
+    rd_kafka_conf_set_log_cb(conf, on_log);
+    return set_all(conf, defaults->fixed, defaults->fixed_count, own, err) &&
+           kafka_set(conf, "bootstrap.servers", d->bootstrap, own, err) &&
+           kafka_set(conf, "client.id", "postrider", own, err);
 }
 
 int64_t
@@ -71,26 +100,15 @@ kafka_least_limit(const struct kafka *k)
 static bool
 configure(struct kafka *k, rd_kafka_conf_t *conf, struct error *err)
 {
-    char where[160], batch[24];
+    static const struct kafka_defaults defaults = {usual, PR_LENGTH(usual), fixed,
+                                                   PR_LENGTH(fixed)};
+    char batch[24];
 
-    snprintf(where, sizeof(where), "destinations.%s", k->config->name);
     k->batch_bytes = kafka_least_limit(k);
     snprintf(batch, sizeof(batch), "%lld", (long long) k->batch_bytes);
-    for (size_t i = 0; i < PR_LENGTH(usual); i++)
-        if (!kafka_set(conf, usual[i][0], usual[i][1], where, err))
-            return false;
-    snprintf(where, sizeof(where), "destinations.%s.settings", k->config->name);
-    for (size_t i = 0; i < k->config->setting_count; i++)
-        if (!kafka_set(conf, k->config->settings[i].name, k->config->settings[i].value, where, err))
-            return false;
-    for (size_t i = 0; i < PR_LENGTH(fixed); i++)
-        if (!kafka_set(conf, fixed[i][0], fixed[i][1], where, err))
-            return false;
     rd_kafka_conf_set_events(conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR);
-    rd_kafka_conf_set_log_cb(conf, kafka_on_log);
-    return kafka_set(conf, "bootstrap.servers", k->config->bootstrap, where, err) &&
-           kafka_set(conf, "client.id", "postrider", where, err) &&
-           kafka_set(conf, "batch.size", batch, where, err);
+    return kafka_configure(conf, k->config, &defaults, err) &&
+           kafka_set(conf, "batch.size", batch, k->config->name, err);
 }
 
 /* Topics are looked at as often as the library does it by itself. */

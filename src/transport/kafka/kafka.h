@@ -68,10 +68,22 @@ bool kafka_no_answer(struct kafka *k, rd_kafka_resp_err_t code, const char *doin
                      struct error *err);
 
 /* handle.c */
+struct kafka_default {
+    const char *name, *value;
+};
+struct kafka_defaults {
+    const struct kafka_default *usual; /* the configuration may set them otherwise */
+    size_t usual_count;
+    const struct kafka_default *fixed; /* it may not */
+    size_t fixed_count;
+};
+
 /* One of librdkafka's settings; `where` names its place in the configuration. */
 bool kafka_set(rd_kafka_conf_t *conf, const char *name, const char *value, const char *where,
                struct error *err) PR_MUSTCHECK;
-void kafka_on_log(const rd_kafka_t *client, int level, const char *facility, const char *text);
+/* What every client of the destination has: defaults, its own settings, the brokers, the log. */
+bool kafka_configure(rd_kafka_conf_t *conf, const struct destination_config *d,
+                     const struct kafka_defaults *defaults, struct error *err) PR_MUSTCHECK;
 /* Bytes of a batch that every known topic takes. */
 int64_t kafka_least_limit(const struct kafka *k);
 bool kafka_handle_open(struct kafka *k, struct error *err) PR_MUSTCHECK;
