@@ -463,7 +463,7 @@ def test_what_was_under_way_on_a_lost_connection_confirms_nothing_later(place):
     late.cursor().execute("SELECT postrider.emit('registration', 'late', 1, 'E', '{}')")
     place.sql("bus", "SELECT postrider.log_create_topic('registration', 4)")
     first, second = (psycopg2.connect(place.dsns["bus"]) for _ in range(2))
-    lock = "SELECT FROM postrider.log_head FOR UPDATE"
+    lock = "LOCK TABLE postrider.log_head IN EXCLUSIVE MODE"  # queues in order, which locks of rows do not
     appending = ("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%log_append(%'"
                  " AND wait_event_type = 'Lock'")
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
