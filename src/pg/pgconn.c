@@ -229,6 +229,80 @@ ignore_notice(void *arg, const PGresult *res)
     (void) res; /* a handler's RAISE NOTICE is not our log's business */
 }
 
+/*
+ * Takes every result of what was sent and keeps the last, or the first failed one.
+ * NULL only when the connection is lost (err set).
+ */
+static PGresult *
+collect(struct pgconn *conn, struct error *err)
+{
+    PGresult *kept = NULL;
+
+    for (;;) {
+        if (!wait_result(conn, err)) {
+            PQclear(kept);
+            return NULL;
+        }
+        PGresult *res = PQgetResult(conn->pg);
+        if (!res)
+            break;
+        ExecStatusType status = PQresultStatus(res);
+        bool failed = kept && PQresultStatus(kept) == PGRES_FATAL_ERROR;
+        if (failed) {
+            PQclear(res);
+        } else {
+            PQclear(kept);
+            kept = res;
+        }
+        if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT || status == PGRES_COPY_BOTH)
+            break; /* would wait for ever for the copy to end */
+    }
+    if (!kept)
+        lost(conn, "waiting for an answer", err);
+    return kept;
+}
+
+/* Hands over a good result; turns any other into err. */
+static bool
+judge(struct pgconn *conn, PGresult *res, const char *what, PGresult **ret, struct error *err)
+{
+    ExecStatusType status = PQresultStatus(res);
+
+    *ret = NULL;
+    if (status == PGRES_COMMAND_OK || status == PGRES_TUPLES_OK || status == PGRES_EMPTY_QUERY) {
+        *ret = res;
+        return true;
+    }
+    pgerror_result(res, conn->purpose, conn->target, what, err);
+    PQclear(res);
+    return false;
+}
+
+/*
+ * Between transactions a pooler may give us another session: what set_up() sets would then hold
+ * for strangers, and statements would be prepared elsewhere.  So this comes before any SET.
+ */
+static bool
+check_direct(struct pgconn *conn, struct error *err)
+{
+    PGresult *res;
+
+    conn->answer_timeout_ms = STATEMENT_TIMEOUT_MS + ANSWER_GRACE_MS;
+    if (!PQsendQuery(conn->pg, "SELECT pg_catalog.pg_backend_pid()"))
+        return lost(conn, "sending", err);
+    res = collect(conn, err);
+    if (!res || !judge(conn, res, NULL, &res, err))
+        return false;
+    bool direct = pgresult_i64(res, 0, 0) == PQbackendPID(conn->pg);
+    PQclear(res);
+    if (direct)
+        return true;
+    error_set_exit(err, ERR_STOP, EXIT_CONFIG, "pg.pooler",
+                   "%s: at %s is a pooler of connections, not the server", conn->purpose,
+                   conn->target);
+    return error_hint(err, "connect to the server itself; the application's sessions may pool");
+}
+
 static bool
 set_up(struct pgconn *conn, const struct pgconn_options *options, struct error *err)
 {
@@ -279,7 +353,7 @@ pgconn_open(const char *dsn, const struct pgconn_options *options, struct pgconn
     conn->cancel = PQgetCancel(pg);
     PQsetNoticeReceiver(pg, ignore_notice, NULL);
     PQsetnonblocking(pg, 1); /* or a full pipeline would deadlock with the server's answers */
-    if (!set_up(conn, options, err))
+    if (!check_direct(conn, err) || !set_up(conn, options, err))
         goto out;
     *ret = conn;
     conn = NULL;
@@ -373,55 +447,6 @@ forget_prepared(struct pgconn *conn, const struct pgstmt *stmt)
     for (int i = 0; i < conn->prepared_count; i++)
         if (conn->prepared[i] == stmt)
             conn->prepared[i] = conn->prepared[--conn->prepared_count];
-}
-
-/*
- * Takes every result of what was sent and keeps the last, or the first failed one.
- * NULL only when the connection is lost (err set).
- */
-static PGresult *
-collect(struct pgconn *conn, struct error *err)
-{
-    PGresult *kept = NULL;
-
-    for (;;) {
-        if (!wait_result(conn, err)) {
-            PQclear(kept);
-            return NULL;
-        }
-        PGresult *res = PQgetResult(conn->pg);
-        if (!res)
-            break;
-        ExecStatusType status = PQresultStatus(res);
-        bool failed = kept && PQresultStatus(kept) == PGRES_FATAL_ERROR;
-        if (failed) {
-            PQclear(res);
-        } else {
-            PQclear(kept);
-            kept = res;
-        }
-        if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT || status == PGRES_COPY_BOTH)
-            break; /* would wait for ever for the copy to end */
-    }
-    if (!kept)
-        lost(conn, "waiting for an answer", err);
-    return kept;
-}
-
-/* Hands over a good result; turns any other into err. */
-static bool
-judge(struct pgconn *conn, PGresult *res, const char *what, PGresult **ret, struct error *err)
-{
-    ExecStatusType status = PQresultStatus(res);
-
-    *ret = NULL;
-    if (status == PGRES_COMMAND_OK || status == PGRES_TUPLES_OK || status == PGRES_EMPTY_QUERY) {
-        *ret = res;
-        return true;
-    }
-    pgerror_result(res, conn->purpose, conn->target, what, err);
-    PQclear(res);
-    return false;
 }
 
 bool
