@@ -174,12 +174,11 @@ add_literal(struct strbuf *out, const char *text)
     strbuf_addc(out, '\'');
 }
 
-static bool
+static void
 is_pending(struct strbuf *out, const struct table *t)
 {
     strbuf_addf(out, "%s = ", t->state.quoted);
     add_literal(out, t->outbox->mark.pending);
-    return true;
 }
 
 /*
@@ -270,17 +269,25 @@ make_sweep(struct strbuf *out, const struct table *t, bool next)
     strbuf_addf(out, " LIMIT $1::bigint) u) w WHERE bytes - size < %d ORDER BY n", WINDOW_BYTES);
 }
 
-/* $1 relay, $2 owner, $3 epoch, $4 ids: fenced by the lane's row, which stays locked. */
+/*
+ * $1 relay, $2 owner, $3 epoch, $4 ids: fenced by the lane's row, which stays locked.
+ * The ids are joined, and the state is asked for in words that no index has: as `= ANY` beside
+ * the partial index's predicate, a table whose statistics lag behind was read by that index and
+ * each row compared with each id (2 s for 1,000 rows).
+ */
 static void
 make_update(struct strbuf *out, const struct table *t, const char *to)
 {
     strbuf_adds(out, "WITH l AS MATERIALIZED (SELECT lane FROM postrider.lane"
                      " WHERE relay = $1::smallint AND lane = 0 AND owner = $2::uuid"
                      " AND epoch = $3::bigint FOR SHARE), u AS (");
-    strbuf_addf(out, "UPDATE %s SET %s = ", t->quoted, t->state.quoted);
+    strbuf_addf(out, "UPDATE %s AS t SET %s = ", t->quoted, t->state.quoted);
     add_literal(out, to);
-    strbuf_addf(out, " WHERE %s = ANY ($4::text[]::%s[]) AND ", t->id.quoted, t->id.type);
-    is_pending(out, t);
+    strbuf_addf(out,
+                " FROM unnest($4::text[]) AS given(key)"
+                " WHERE t.%s = given.key::%s AND t.%s IS NOT DISTINCT FROM ",
+                t->id.quoted, t->id.type, t->state.quoted);
+    add_literal(out, t->outbox->mark.pending);
     strbuf_adds(out, " AND EXISTS (SELECT FROM l) RETURNING 1)"
                      " SELECT (SELECT count(*) FROM l), (SELECT count(*) FROM u)");
 }
