@@ -321,7 +321,7 @@ CREATE UNIQUE INDEX parked_foreign ON postrider.parked (side, reader, source, to
     WHERE event_id IS NULL;
 CREATE INDEX parked_stream ON postrider.parked (side, reader, aggregate_type, aggregate_id, version);
 CREATE INDEX parked_state ON postrider.parked (side, reader, state, first_at); -- ages
-CREATE INDEX parked_due ON postrider.parked (side, reader, due_at);
+CREATE INDEX parked_due ON postrider.parked (side, reader, due_at) WHERE state = 'retry';
 CREATE INDEX parked_request ON postrider.parked (side, reader) WHERE request IS NOT NULL;
 
 -- How many there are, without counting them: a state's number is the sum of its rows.  Written by

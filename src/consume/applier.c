@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/utf8.h"
 #include "pg/schema.h"
 
 const struct pgstmt stmt_begin = {
@@ -136,6 +137,7 @@ applier_failure(const struct applier *a, const struct error *err, bool dead, str
     *ret = (struct failure){.dead = dead, .cls = err->cls};
     snprintf(ret->code, sizeof(ret->code), "%s", err->sqlstate[0] ? err->sqlstate : err->code);
     snprintf(ret->message, sizeof(ret->message), "%s", text);
+    utf8_mend(ret->message);
 }
 
 void

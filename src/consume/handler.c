@@ -11,6 +11,7 @@
 #include "consume/jsonpath.h"
 #include "core/alloc.h"
 #include "core/strbuf.h"
+#include "core/utf8.h"
 
 enum { MOST_DEPTH = 16, BOOL_OID = 16 };
 
@@ -325,6 +326,7 @@ name_handler(const struct handler *handler, struct error *err)
     snprintf(err->text, sizeof(err->text),
              "consumer %s: the handler of %s cannot be prepared%s (%s)", handler->consumer,
              handler->config->event_type, text, err->sqlstate);
+    utf8_mend(err->text);
 }
 
 bool

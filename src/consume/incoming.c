@@ -5,38 +5,10 @@
 #include <string.h>
 
 #include "core/timetext.h"
+#include "core/utf8.h"
 
 /* Two of them, and a number, fit into one entry of an index. */
 enum { MOST_NAME_BYTES = 1000 };
-
-bool
-utf8_is_text(const void *data, size_t len)
-{
-    const unsigned char *at = data, *end = at + len;
-
-    while (at < end) {
-        unsigned char c = *at++;
-        if (c == 0)
-            return false;
-        if (c < 0x80)
-            continue;
-        int more = c >= 0xc2 && c <= 0xdf   ? 1
-                   : (c & 0xf0) == 0xe0     ? 2
-                   : c >= 0xf0 && c <= 0xf4 ? 3
-                                            : 0;
-        if (more == 0 || end - at < more)
-            return false;
-        /* The second byte alone tells overlong forms, surrogates and what lies beyond U+10FFFF. */
-        unsigned char least = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
-        unsigned char most = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-        if (*at < least || *at > most)
-            return false;
-        for (at++; --more > 0; at++)
-            if ((*at & 0xc0) != 0x80)
-                return false;
-    }
-    return true;
-}
 
 const struct slice *
 incoming_header(const struct incoming *in, const char *name)

@@ -54,7 +54,4 @@ void incoming_decode(struct incoming *in, struct arena *arena);
 /* The value of the first header of this name, or NULL. */
 const struct slice *incoming_header(const struct incoming *in, const char *name);
 
-/* Whether the bytes are UTF-8 as PostgreSQL takes it into a text: no NUL, no surrogates. */
-bool utf8_is_text(const void *data, size_t len);
-
 #endif

@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "core/utf8.h"
+
 enum { MOST_STREAMS = 1000 };
 
 /* The streams that keep back most, and where the last parked event of each came from. */
@@ -10,11 +12,15 @@ static const struct pgstmt stmt_fullest = {
     "fullest_streams",
     "SELECT s.parked, s.aggregate_type, s.aggregate_id,"
     "  (SELECT p.part FROM postrider.parked p"
-    "   WHERE p.side = 'consumer' AND p.reader = s.consumer AND p.topic = $2::text"
+    "   WHERE p.side = 'consumer' AND p.reader = $1::smallint AND p.topic = $2::text"
     "     AND p.aggregate_type = s.aggregate_type AND p.aggregate_id = s.aggregate_id AND p.holds"
     "   ORDER BY p.version DESC LIMIT 1)"
     " FROM (SELECT * FROM postrider.stream WHERE consumer = $1::smallint AND parked > 0"
-    "   ORDER BY parked DESC LIMIT 1000) s ORDER BY s.parked DESC",
+    "   AND parked >= $3::bigint"
+    "   ORDER BY parked DESC LIMIT 1000) s"
+    " UNION ALL (SELECT parked, aggregate_type, aggregate_id, NULL FROM postrider.stream"
+    "   WHERE consumer = $1::smallint AND parked > 0 AND parked < $3::bigint"
+    "   ORDER BY parked DESC LIMIT 1) ORDER BY 1 DESC",
 };
 
 /* Where it rests already, it goes on a little below the limit, not with every single event. */
@@ -52,6 +58,7 @@ say_stream(struct limits *l, const struct consumer_config *config, const PGresul
              "%s of topic %.100s is not read, others go on",
              PQgetvalue(res, row, 1), PQgetvalue(res, row, 2), PQgetvalue(res, row, 0),
              config->parked_stream, PQgetvalue(res, row, 3), config->topic);
+    utf8_mend(l->reason);
     snprintf(l->hint, sizeof(l->hint),
              "mend what the stream waits for (`postrider dlq list --consumer %s`, `postrider gaps "
              "list`), or raise parked_limit.stream if the missing event is still to be read; it "
@@ -101,6 +108,7 @@ limits_look(struct limits *l, struct applier *a, const struct parked *parked, st
 
     pgparams_i16(&params, a->consumer);
     pgparams_text(&params, a->config->topic);
+    pgparams_i64(&params, threshold(a->config->parked_stream, true));
     bool ok = pgconn_query(a->conn, &stmt_fullest, &params, &res, err);
     arena_release(&arena);
     if (!ok)

@@ -6,9 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/utf8.h"
+
+/* For a line of the log and a column of the database, wherever its end was cut off. */
 static void
 one_line(char *text)
 {
+    utf8_mend(text);
     for (char *at = text; *at; at++)
         if (*at == '\n' || *at == '\r' || *at == '\t')
             *at = ' ';
@@ -75,6 +79,7 @@ error_wrap(struct error *err, const char *fmt, ...)
     /* A text too long loses its end, never its beginning: that says where we were. */
     memcpy(err->text, whole, sizeof(err->text) - 1);
     err->text[sizeof(err->text) - 1] = '\0';
+    utf8_mend(err->text);
     return false;
 }
 

@@ -9,6 +9,7 @@
 #include "core/alloc.h"
 #include "core/clock.h"
 #include "core/jsonw.h"
+#include "core/utf8.h"
 
 enum { ROUND_LIMIT_US = 15000000, DUE_LIMIT_US = 60000000 };
 
@@ -88,6 +89,8 @@ health_set(struct health *health, enum health_state state, const char *reason, c
     word->state = state;
     snprintf(word->reason, sizeof(word->reason), "%s", reason);
     snprintf(word->hint, sizeof(word->hint), "%s", hint);
+    utf8_mend(word->reason);
+    utf8_mend(word->hint);
     pthread_mutex_unlock(&lock);
     return changed;
 }

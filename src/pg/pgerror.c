@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/utf8.h"
 #include "pg/sqlstate.h"
 
 bool
@@ -120,6 +121,7 @@ pgerror_result(const PGresult *res, const char *purpose, const char *target, con
     if (detail && strncmp(sqlstate, "PR", 2) == 0) {
         size_t len = strlen(err->text);
         snprintf(err->text + len, sizeof(err->text) - len, " (%s)", detail);
+        utf8_mend(err->text);
     }
     if (hint)
         error_hint(err, "%s", hint);

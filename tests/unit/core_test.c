@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/alloc.h"
 #include "core/arena.h"
@@ -11,6 +12,7 @@
 #include "core/error.h"
 #include "core/jsonw.h"
 #include "core/strbuf.h"
+#include "core/utf8.h"
 #include "core/uuid.h"
 
 static void
@@ -169,6 +171,48 @@ times_are_written_in_utc(void **state)
 }
 
 static void
+text_is_mended_where_it_was_cut(void **state)
+{
+    static const char *const cases[][2] = {
+        {"plain", "plain"},
+        {"\xc3\xa4\xe2\x82\xac", "\xc3\xa4\xe2\x82\xac"},
+        {"\xc3\xa4\xe2\x82", "\xc3\xa4"}, /* the end was cut off */
+        {"a\xf0\x9f\x98", "a"},
+        {"\xe2\x82 \xac", "?? ?"}, /* cut, and text after it */
+        {"\xc0\xaf\xed\xa0\x80\xf5z", "????"
+                                      "??z"}, /* overlong, surrogate, beyond */
+    };
+
+    (void) state;
+    for (size_t i = 0; i < PR_LENGTH(cases); i++) {
+        char text[32];
+        snprintf(text, sizeof(text), "%s", cases[i][0]);
+        utf8_mend(text);
+        assert_string_equal(text, cases[i][1]);
+        assert_true(utf8_is_text(text, strlen(text)));
+    }
+}
+
+static void
+errors_are_text_however_long(void **state)
+{
+    struct error err = {0};
+    char text[3 * sizeof(err.text)];
+
+    (void) state;
+    for (int shift = 0; shift < 3; shift++) {
+        for (size_t i = 0; i + 3 < sizeof(text); i += 3)
+            memcpy(text + i, "\xe2\x82\xac", 4);
+        error_set(&err, ERR_UNKNOWN, "x", "%.*s%s", shift, "aa", text);
+        assert_true(utf8_is_text(err.text, strlen(err.text)));
+        error_hint(&err, "%.*s%s", shift, "aa", text);
+        assert_true(utf8_is_text(err.hint, strlen(err.hint)));
+        error_wrap(&err, "%.*s%s", shift, "aa", text);
+        assert_true(utf8_is_text(err.text, strlen(err.text)));
+    }
+}
+
+static void
 waits_grow_and_end_at_ten_seconds(void **state)
 {
     int64_t longest = 0;
@@ -196,6 +240,8 @@ main(void)
         cmocka_unit_test(uuid_refuses_other_text),
         cmocka_unit_test(errors_are_one_line_and_keep_their_beginning),
         cmocka_unit_test(times_are_written_in_utc),
+        cmocka_unit_test(text_is_mended_where_it_was_cut),
+        cmocka_unit_test(errors_are_text_however_long),
         cmocka_unit_test(waits_grow_and_end_at_ten_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
