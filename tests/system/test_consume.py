@@ -270,7 +270,7 @@ def test_a_missing_right_that_is_one_events_own_is_charged_to_it(place, topic):
     assert parked(place, "state, class, code") == [("retry", "unknown", "42501")]
 
 
-def test_unhandled_and_ignored_types(place, topic):
+def test_F46_unhandled_and_ignored_types(place, topic):
     text = place.config.read_text().replace("    handlers:", "    ignore: [Noted]\n    handlers:")
     place.config.write_text(text)
     topic.put(event(1, kind="Noted"), event(2), event(3, kind="Strange"), event(4))

@@ -206,7 +206,7 @@ def floor(db, days_ago):
     db.commit()
 
 
-def test_an_id_older_than_the_records_is_stale_in_a_stream(db):
+def test_F64_an_id_older_than_the_records_is_stale_in_a_stream(db):
     consumer = Consumer(db)
     consumer.batch(V(1), V(2))
     floor(db, 3)

@@ -66,3 +66,9 @@ def test_a_release_program_has_no_failpoints():
     assert strings(TEST_BIN) != "0"
     if BIN != TEST_BIN:
         assert strings(BIN) == "0"
+
+
+def test_every_case_from_the_field_has_its_test():
+    listed = set(re.findall(r"^\| (F\d+) ", (ROOT / "docs/internals/field-cases.md").read_text(), re.M))
+    tested = {n for file in ROOT.glob("tests/**/test_*.py") for n in re.findall(r"^def test_(F\d+)_", file.read_text(), re.M)}
+    assert listed == tested
